@@ -1,0 +1,61 @@
+"""Where a language model's attention goes when it has nowhere to go, measured per layer and head."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sinkscope.errors import (
+        ModelNotFoundError,
+        NothingObservedError,
+        OutputError,
+        ReportError,
+        SinkscopeError,
+        TextError,
+        UnknownNameError,
+        UnsupportedModelError,
+    )
+    from sinkscope.metrics import METRICS
+    from sinkscope.models import load
+    from sinkscope.normalizers import NORMALIZERS
+    from sinkscope.report import Report
+    from sinkscope.study import measure
+    from sinkscope.tokens import TOKEN_CLASSES
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "METRICS",
+    "NORMALIZERS",
+    "TOKEN_CLASSES",
+    "ModelNotFoundError",
+    "NothingObservedError",
+    "OutputError",
+    "Report",
+    "ReportError",
+    "SinkscopeError",
+    "TextError",
+    "UnknownNameError",
+    "UnsupportedModelError",
+    "load",
+    "measure",
+]
+
+_HOMES = {
+    "METRICS": "sinkscope.metrics",
+    "NORMALIZERS": "sinkscope.normalizers",
+    "TOKEN_CLASSES": "sinkscope.tokens",
+    "Report": "sinkscope.report",
+    "load": "sinkscope.models",
+    "measure": "sinkscope.study",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used: torch takes seconds, and `--help` needs none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'sinkscope' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "sinkscope.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,9 @@
+"""What happens inside one attention layer: its call, its weights, and the reductions that outlive them.
+
+A new path through a layer goes into a file here and ends in the same `Reductions`.
+"""
+
+from sinkscope.attention.call import Call
+from sinkscope.attention.reductions import OPTIONAL, Question, Reductions
+
+__all__ = ["OPTIONAL", "Call", "Question", "Reductions"]

@@ -1,0 +1,110 @@
+"""One call of an attention layer, as plain tensors, and the scores it stands for."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What a layer handed to its attention function: everything that decides its weights.
+
+    The scores are scale·q·k, soft-capped where there is a cap, plus the bias; a hidden key's score is -inf.
+    A learned sink is one more key with value zero, whose score is the learned logit.
+    """
+
+    query: Float[Tensor, "batch head query width"]
+    key: Float[Tensor, "batch group key width"]
+    value: Float[Tensor, "batch group key value_width"]
+    scale: float
+    mask: Bool[Tensor, "#batch #head query key"] | Float[Tensor, "#batch #head query key"] | None = None
+    causal: bool = False
+    softcap: float | None = None
+    bias: Float[Tensor, "#batch #head query key"] | None = None
+    sink: Float[Tensor, "#batch head #query"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.query.shape[1] % self.key.shape[1]:
+            raise ValueError(
+                f"expected query heads to be a multiple of key heads, "
+                f"got {self.query.shape[1]} and {self.key.shape[1]}"
+            )
+
+    @property
+    def repeats(self) -> int:
+        """How many query heads share one key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @property
+    def length(self) -> int:
+        """The number of queries."""
+        return self.query.shape[2]
+
+    def rows(self, start: int, stop: int) -> "Call":
+        """The same call for the queries start…stop-1 only, without keys that causality hides from all of them."""
+        rows = slice(start, stop)
+        keys = slice(0, stop if self.causal else None)
+        mask = self._visible_block(rows, keys) if self.causal else _part(self.mask, rows, keys)
+        sink = self.sink if self.sink is None or self.sink.shape[-1] == 1 else self.sink[..., rows]
+        return dataclasses.replace(
+            self,
+            query=self.query[:, :, rows],
+            key=self.key[:, :, keys],
+            value=self.value[:, :, keys],
+            mask=mask,
+            causal=False,
+            bias=_part(self.bias, rows, keys),
+            sink=sink,
+        )
+
+    def visible(self) -> Bool[Tensor, "#batch #head query key"]:
+        """True where a query may see a key: the mask's boolean reading, whatever form the mask came in."""
+        if self.mask is None:
+            everything = slice(None)
+            return self._visible_block(everything, everything)
+        if self.mask.dtype == torch.bool:
+            return self.mask
+        # Masks are summed upstream, so a hidden key may carry finfo.min plus a bias, or -inf.
+        return self.mask > torch.finfo(self.mask.dtype).min / 2
+
+    def scores(self) -> Float[Tensor, "batch head query key"]:
+        """Scores in fp32 from the product on, -inf at hidden keys; the learned sink is not among them."""
+        batch, heads, queries, width = self.query.shape
+        groups = self.key.shape[1]
+        # Query heads that share a key head are stacked as more queries, so that keys are never repeated.
+        stacked = self.query.reshape(batch, groups, self.repeats * queries, width)
+        scores = torch.matmul(_exact(stacked) * self.scale, _exact(self.key).transpose(2, 3))
+        scores = scores.view(batch, heads, queries, -1)
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if self.bias is not None:
+            scores = scores + self.bias.to(scores.dtype)
+        if self.mask is not None and self.mask.dtype != torch.bool:
+            scores = scores + self.mask.to(scores.dtype)
+        return scores.masked_fill(~self.visible(), -torch.inf)
+
+    def output(
+        self, weights: Float[Tensor, "batch head query key"]
+    ) -> Float[Tensor, "batch head query value_width"]:
+        """The weighted sum of the values, in the weights' dtype."""
+        batch, heads, queries, keys = weights.shape
+        stacked = weights.reshape(batch, self.key.shape[1], self.repeats * queries, keys)
+        return torch.matmul(stacked, self.value.to(weights.dtype)).view(batch, heads, queries, -1)
+
+    def _visible_block(self, rows: slice, keys: slice) -> Bool[Tensor, "1 1 query key"]:
+        queries = torch.arange(self.query.shape[2], device=self.query.device)[rows, None]
+        columns = torch.arange(self.key.shape[2], device=self.query.device)[None, keys]
+        seen = columns <= queries if self.causal else torch.ones_like(columns <= queries)
+        return seen[None, None]
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """Half precision becomes fp32; fp32 and fp64 stay."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _part(tensor: Tensor | None, rows: slice, keys: slice) -> Tensor | None:
+    return None if tensor is None else tensor[:, :, rows, keys]

@@ -1,0 +1,148 @@
+"""The plain path: blocks of queries against all the keys they see, in fp32, for any normalizer.
+
+It is also the oracle: every faster path is tested against it, and it against transformers' own eager attention.
+Memory is bounded by one block, whatever the length.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sinkscope.attention.call import Call
+from sinkscope.attention.reductions import Question, Reductions
+from sinkscope.normalizers import Normalizer
+
+BLOCK_ENTRIES = 1 << 22
+"""Weights in one block: 16 MiB of fp32, which keeps a block's few passes near the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The weights of some consecutive queries; keys past the last of them are left out where all are hidden."""
+
+    start: int
+    call: Call
+    visible: Bool[Tensor, "#batch #head query key"]
+    weights: Float[Tensor, "batch head query key"]
+    sink: Float[Tensor, "batch head query"] | None
+
+
+def blocks(call: Call, normalizer: Normalizer, entries: int = BLOCK_ENTRIES) -> Iterator[Block]:
+    """Go through a call in blocks of at most `entries` weights, and at least one query."""
+    batch, heads, queries, _ = call.query.shape
+    size = max(1, min(queries, entries // (batch * heads * call.key.shape[2])))
+    for start in range(0, queries, size):
+        yield block(call, normalizer, start, min(start + size, queries))
+
+
+def block(call: Call, normalizer: Normalizer, start: int, stop: int) -> Block:
+    """The weights of the queries start…stop-1."""
+    part = call.rows(start, stop)
+    scores = part.scores()
+    if part.sink is None:
+        return Block(start, part, part.visible(), normalizer.weigh(scores), None)
+    logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
+    weights = normalizer.weigh(torch.cat([scores, logit], dim=-1), extra=1)
+    return Block(start, part, part.visible(), weights[..., :-1], weights[..., -1])
+
+
+def attend(
+    call: Call, normalizer: Normalizer, entries: int = BLOCK_ENTRIES
+) -> Float[Tensor, "batch query head value_width"]:
+    """The layer's output under a normalizer, laid out and typed as transformers expects it."""
+    parts = [each.call.output(each.weights) for each in blocks(call, normalizer, entries)]
+    return torch.cat(parts, dim=2).transpose(1, 2).to(call.value.dtype).contiguous()
+
+
+def reduce(
+    call: Call,
+    normalizer: Normalizer,
+    question: Question,
+    output: Float[Tensor, "batch query head value_width"] | None = None,
+    entries: int = BLOCK_ENTRIES,
+) -> Reductions:
+    """Everything the question needs to know of one call; `output` is the layer's own, for its norm."""
+    running = _Running(call, question, signed=normalizer.may_be_negative is not False)
+    for each in blocks(call, normalizer, entries):
+        running.add(each)
+    return running.finish(output)
+
+
+class _Running:
+    """The reductions of one call while its blocks go by."""
+
+    def __init__(self, call: Call, question: Question, *, signed: bool) -> None:
+        self.call = call
+        self.question = question
+        self.signed = signed
+        self.columns = torch.stack([*question.marked.values()], dim=-1)[:, None]
+        self.rows: dict[str, list[Tensor]] = {}
+        if "received" in question.needs:
+            batch, heads, _, _ = call.query.shape
+            # Thousands of blocks may add up here; only MPS has no fp64.
+            exact = torch.float32 if call.query.device.type == "mps" else torch.float64
+            self.received = call.query.new_zeros((batch, heads, call.key.shape[2]), dtype=exact)
+            self.receivers = torch.zeros_like(self.received)
+
+    def add(self, each: Block) -> None:
+        weights = each.weights
+        keys = weights.shape[-1]
+        columns = self.columns[:, :, :keys].to(weights.dtype)
+        visible = each.visible.to(weights.dtype)
+        # Masks are often the same for the whole batch, but the classes are not.
+        visible = visible.expand(weights.shape[0], *visible.shape[1:])
+        size = weights.abs() if self.signed else weights
+        row = size.sum(dim=-1)
+        self._put("keys", visible.sum(dim=-1))
+        self._put("seen", visible @ columns)
+        self._put("mass", weights @ columns)
+        self._put("row_mass", weights.sum(dim=-1) if self.signed else row)
+        self._put("absolute_row", row if each.sink is None else row + each.sink.abs())
+        if self.signed:
+            self._put("absolute_mass", size @ columns)
+        if each.sink is not None:
+            self._put("sink_mass", each.sink)
+        if "entropy" in self.question.needs:
+            self._put("entropy", _entropy(size, row))
+        if "squares" in self.question.needs:
+            self._put("squares", weights.square().sum(dim=-1))
+        if "zeros" in self.question.needs:
+            self._put("zeros", ((weights == 0) & each.visible).sum(dim=-1).to(weights.dtype))
+        if "received" in self.question.needs:
+            self._receive(each, visible)
+
+    def _receive(self, each: Block, visible: Tensor) -> None:
+        queries, keys = each.weights.shape[-2:]
+        query = torch.arange(each.start, each.start + queries, device=visible.device)
+        later = (query[:, None] > torch.arange(keys, device=visible.device)).to(visible.dtype)
+        later = later * self.question.keep[:, None, query, None]
+        self.received[..., :keys] += (each.weights * later).sum(dim=2)
+        self.receivers[..., :keys] += (visible * later).sum(dim=2)
+
+    def _put(self, name: str, rows: Tensor) -> None:
+        self.rows.setdefault(name, []).append(rows)
+
+    def finish(self, output: Tensor | None) -> Reductions:
+        fields: dict[str, Tensor] = {name: torch.cat(parts, dim=2) for name, parts in self.rows.items()}
+        fields.setdefault("absolute_mass", fields["mass"])
+        needs = self.question.needs
+        if "received" in needs:
+            fields |= {"received": self.received, "receivers": self.receivers}
+        if "value_norm" in needs:
+            norms = torch.linalg.vector_norm(self.call.value.float(), dim=-1)
+            fields["value_norm"] = norms.repeat_interleave(self.call.repeats, dim=1)
+        if "output_norm" in needs and output is not None:
+            fields["output_norm"] = torch.linalg.vector_norm(output.float(), dim=-1).transpose(1, 2)
+        return Reductions(question=self.question, **fields)
+
+
+def _entropy(size: Tensor, row: Tensor) -> Tensor:
+    """H of a row of |w| normalised to sum 1, in nats: log Σ|w| - Σ|w|·log|w| / Σ|w|, with 0·log 0 = 0."""
+    product = torch.special.xlogy(size, size).sum(dim=-1)
+    empty = row == 0
+    safe = row.masked_fill(empty, 1)
+    entropy: Tensor = safe.log() - product / safe
+    return entropy.masked_fill(empty, 0)

@@ -1,0 +1,86 @@
+"""What is kept of an attention layer once its weights are gone: a few numbers per query, head and key.
+
+Every path through a layer, dense or fast, ends in this record, and metrics see nothing else.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a run wants to know about each call: the tokens of a batch, and which reductions are needed.
+
+    `marked` holds one bool tensor per class of keys, in the order of the record's columns. `rows` are the queries
+    over which means are taken: real tokens, without those that the protocol leaves out.
+    """
+
+    keep: Bool[Tensor, "batch query"]
+    rows: Bool[Tensor, "batch query"]
+    marked: dict[str, Bool[Tensor, "batch key"]]
+    needs: frozenset[str]
+    epsilon: float = 0.3
+
+    def to(self, device: torch.device) -> "Question":
+        """The same question to a layer on another device."""
+        marked = {name: each.to(device) for name, each in self.marked.items()}
+        return Question(self.keep.to(device), self.rows.to(device), marked, self.needs, self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class Reductions:
+    """One call's weights, reduced. Fields that the question did not need are None.
+
+    Counts that no head can change have a head axis of one. Weights are signed; `absolute_…` are sums of |w|, the
+    very same tensors where no weight can be negative. A learned sink is in `absolute_row` and in nothing else but
+    `sink_mass`: it is not a key.
+    """
+
+    question: Question
+    keys: Float[Tensor, "batch #head query"]
+    """How many keys the query sees: n."""
+    seen: Float[Tensor, "batch #head query column"]
+    """How many keys of each class it sees."""
+    mass: Float[Tensor, "batch head query column"]
+    """Σw over each class."""
+    absolute_mass: Float[Tensor, "batch head query column"]
+    row_mass: Float[Tensor, "batch head query"]
+    """Σw over all real keys."""
+    absolute_row: Float[Tensor, "batch head query"]
+    """Σ|w| over real keys and a learned sink: what shares are shares of."""
+    sink_mass: Float[Tensor, "batch head query"] | None = None
+    """The weight of the learned sink, where the layer has one."""
+    entropy: Float[Tensor, "batch head query"] | None = None
+    """H of |w| normalised over the real keys, in nats; 0 in a row of zeros."""
+    squares: Float[Tensor, "batch head query"] | None = None
+    """Σw² over real keys."""
+    zeros: Float[Tensor, "batch head query"] | None = None
+    """How many visible keys have a weight of exactly 0."""
+    received: Float[Tensor, "batch head key"] | None = None
+    """Σw that each key gets from later queries."""
+    receivers: Float[Tensor, "batch #head key"] | None = None
+    """How many later queries can see the key."""
+    value_norm: Float[Tensor, "batch head key"] | None = None
+    """‖v‖ of each key, for each query head."""
+    output_norm: Float[Tensor, "batch head query"] | None = None
+    """‖Σwv‖ of each query: the head's output before the output projection."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the column axis."""
+        return tuple(self.question.marked)
+
+    def column(self, name: str) -> int:
+        """Where a class stands on the column axis."""
+        return self.columns.index(name)
+
+    def counted(self) -> Bool[Tensor, "batch #head query"]:
+        """The rows that count: among the question's rows, those that see a key at all."""
+        return self.question.rows[:, None, :] & (self.keys > 0)
+
+
+OPTIONAL = frozenset({"entropy", "squares", "zeros", "received", "value_norm", "output_norm"})
+"""The reductions a metric can ask for by name; the others cost next to nothing and are always there."""

@@ -1,0 +1,75 @@
+"""How much of the attention lands on a class of tokens: mass, share, lift, and rates over a threshold."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sinkscope.accumulate import Sums
+from sinkscope.attention import Reductions
+from sinkscope.metrics.base import over
+
+
+def mass(reductions: Reductions) -> Sums:
+    """Σw on the class, over the rows that can see a key of it."""
+    rows = _seeing(reductions)
+    return over(reductions.mass, rows)
+
+
+def share(reductions: Reductions) -> Sums:
+    """Σ|w| on the class ÷ Σ|w| of the row, over the rows that can see a key of it and have any weight."""
+    return over(*_shares(reductions))
+
+
+def lift(reductions: Reductions) -> Sums:
+    """Mean share ÷ mean frequency of the class among the visible keys, over the same rows."""
+    shares, rows = _shares(reductions)
+    frequency = reductions.seen / reductions.keys.clamp(min=1)[..., None]
+    return over(shares, rows)[0], over(frequency, rows)[0]
+
+
+def row_mass(reductions: Reductions) -> Sums:
+    """Σw over all real keys."""
+    return over(reductions.row_mass, reductions.counted())
+
+
+def sink_logit_mass(reductions: Reductions) -> Sums:
+    """The weight of the layer's learned sink."""
+    rows = reductions.counted()
+    if reductions.sink_mass is None:
+        return over(torch.zeros_like(reductions.row_mass), torch.zeros_like(rows))
+    return over(reductions.sink_mass, rows)
+
+
+def zero_rows(reductions: Reductions) -> Sums:
+    """The share of rows in which every weight is 0."""
+    return over((reductions.absolute_row == 0).to(reductions.row_mass.dtype), reductions.counted())
+
+
+def sink_rate(reductions: Reductions) -> Sums:
+    """Whether the window's mean share on its first token exceeds ε."""
+    return _rate(reductions, share(reductions))
+
+
+def sink_rate_raw(reductions: Reductions) -> Sums:
+    """Whether the window's mean mass on its first token exceeds ε."""
+    return _rate(reductions, mass(reductions))
+
+
+def _rate(reductions: Reductions, sums: Sums) -> Sums:
+    first = reductions.column("first")
+    total, count = sums[0][..., first], sums[1][..., first]
+    defined = count > 0
+    over = (total > reductions.question.epsilon * count) & defined
+    return over.to(total.dtype), defined.to(total.dtype)
+
+
+def _seeing(reductions: Reductions) -> Bool[Tensor, "batch #head query column"]:
+    return reductions.counted()[..., None] & (reductions.seen > 0)
+
+
+def _shares(
+    reductions: Reductions,
+) -> tuple[Float[Tensor, "batch head query column"], Bool[Tensor, "batch head query column"]]:
+    whole = reductions.absolute_row[..., None]
+    rows = _seeing(reductions) & (whole > 0)
+    return reductions.absolute_mass / whole.masked_fill(whole == 0, 1), rows

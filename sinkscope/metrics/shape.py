@@ -1,0 +1,63 @@
+"""What a row of weights looks like, whoever the keys are: entropy, support, norm, exact zeros."""
+
+import torch
+
+from sinkscope.accumulate import Sums
+from sinkscope.attention import Reductions
+from sinkscope.metrics.base import over
+
+
+def entropy(reductions: Reductions) -> Sums:
+    """Mean over rows of H(p) = -Σ p·ln p with p = |w| / Σ|w| over the real keys; rows of zeros are left out."""
+    return over(_entropies(reductions), _nonzero(reductions))
+
+
+def entropy_normalised(reductions: Reductions) -> Sums:
+    """Mean of H(p) / ln n over the rows that see at least two keys."""
+    rows = _nonzero(reductions) & (reductions.keys >= 2)
+    return over(_entropies(reductions) / reductions.keys.clamp(min=2).log(), rows)
+
+
+def effective_support(reductions: Reductions) -> Sums:
+    """Mean of 1 / Σp²: how many keys an even spread of the same concentration would have."""
+    whole, squares = _real(reductions), _squares(reductions)
+    return over(whole.square() / squares.masked_fill(squares == 0, 1), _nonzero(reductions))
+
+
+def frobenius(reductions: Reductions) -> Sums:
+    """‖A‖_F = √ΣΣw² of each window's map, every real query included."""
+    rows = reductions.question.keep[:, None] & (reductions.keys > 0)
+    total, _ = over(_squares(reductions), rows)
+    return total.sqrt(), torch.ones_like(total)
+
+
+def exact_zeros(reductions: Reductions) -> Sums:
+    """The share of visible entries whose weight is exactly 0."""
+    if reductions.zeros is None:
+        raise ValueError("expected reductions with zeros, got none")
+    rows = reductions.counted()
+    seen, _ = over(reductions.keys.expand_as(reductions.zeros), rows)
+    return over(reductions.zeros, rows)[0], seen
+
+
+def _real(reductions: Reductions) -> torch.Tensor:
+    """Σ|w| over real keys: the row without its learned sink."""
+    sink = reductions.sink_mass
+    return reductions.absolute_row if sink is None else reductions.absolute_row - sink.abs()
+
+
+def _nonzero(reductions: Reductions) -> torch.Tensor:
+    # Asked of Σw², which has no learned sink to subtract and so no rounding around 0.
+    return reductions.counted() & (_squares(reductions) > 0)
+
+
+def _entropies(reductions: Reductions) -> torch.Tensor:
+    if reductions.entropy is None:
+        raise ValueError("expected reductions with entropy, got none")
+    return reductions.entropy
+
+
+def _squares(reductions: Reductions) -> torch.Tensor:
+    if reductions.squares is None:
+        raise ValueError("expected reductions with squares, got none")
+    return reductions.squares

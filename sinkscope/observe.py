@@ -1,0 +1,107 @@
+"""The run itself: every window once through the model, each layer's attention reduced as it goes by."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sinkscope.attention import Call, Question, dense
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.forward import logits, losses
+from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
+from sinkscope.normalizers import NORMALIZERS
+from sinkscope.probe import Site, probed
+from sinkscope.progress import Progress
+from sinkscope.record import Layer, Record
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """All the windows of a run with the classes of their tokens, to be taken a few at a time."""
+
+    ids: Int[Tensor, "window position"]
+    keep: Bool[Tensor, "window position"]
+    marked: dict[str, Bool[Tensor, "window position"]]
+    epsilon: float
+
+    def of(self, size: int) -> Iterator[range]:
+        """The windows of each batch, in order."""
+        count = self.ids.shape[0]
+        return (range(start, min(start + size, count)) for start in range(0, count, size))
+
+    def question(self, record: Record, windows: range) -> Question:
+        """What to ask of every call over these windows."""
+        at = slice(windows.start, windows.stop)
+        marked = {name: each[at] for name, each in self.marked.items()}
+        return record.question(self.keep[at], marked, self.epsilon)
+
+
+def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: int, progress: Progress) -> Record:
+    """Run all windows, `size` at a time; `shown` says which calls to expect of each forward.
+
+    Raises UnsupportedModelError where a layer's output is not what our weights give, or calls come and go.
+    """
+    record = Record.start("softmax", *batches.ids.shape)
+    expected = len(shown.sites)
+    tokens = int(batches.keep.sum())
+    total = expected * len(list(batches.of(size)))
+    seen = 0
+
+    def told() -> None:
+        nonlocal seen
+        seen += 1
+        progress("measuring", tokens * seen // total, tokens)
+
+    progress("measuring", 0, tokens)
+    for windows in batches.of(size):
+        observer = _Observer(record, batches.question(record, windows), windows, told)
+        at = slice(windows.start, windows.stop)
+        with probed(model, observer):
+            found = logits(model, batches.ids[at], batches.keep[at])
+        if observer.seen != expected:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} made {observer.seen} attention calls over this text and {expected} over its "
+                "first tokens: it cannot be measured, since the figures of different layers would be mixed"
+            )
+        record.loss.add(windows, losses(found, batches.ids[at], batches.keep[at]))
+    return record
+
+
+@dataclass(eq=False)
+class _Observer:
+    """What a probe calls for each attention call of one batch: reduce it, check it, let the model go on."""
+
+    record: Record
+    question: Question
+    windows: range
+    told: Callable[[], None]
+    seen: int = 0
+
+    def __call__(self, site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
+        output = own()
+        if not_of_tokens(call, self.question.keep.shape[1]):
+            return output
+        question = self.question.to(output.device)
+        self._check(site, call, output, question.keep)
+        reductions = dense.reduce(call, NORMALIZERS["softmax"], question, output)
+        layer = Layer(
+            site.name, site.layer, site.call, site.layer_type, site.window, call.query.shape[1], call.sink is not None
+        )
+        self.record.add(layer, self.windows, reductions)
+        self.seen += 1
+        self.told()
+        return output
+
+    def _check(self, site: Site, call: Call, output: Tensor, keep: Bool[Tensor, "batch query"]) -> None:
+        """Refuse to reduce weights that do not give the layer's own output."""
+        difference = agreement(call, output, keep)
+        tolerance = TOLERANCES.get(output.dtype, TOLERANCES[torch.float32])
+        if not difference <= tolerance:
+            raise UnsupportedModelError(
+                f"{site.name} cannot be measured: its output differs from what its queries, keys and values give by "
+                f"{difference:.1e}, relative to the largest"
+            )
+        self.record.largest_difference = max(self.record.largest_difference, difference)

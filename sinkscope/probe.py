@@ -1,0 +1,230 @@
+"""The one file that touches transformers' attention: it stands between a model's layers and the function they call.
+
+Every dispatching layer asks `AttentionInterface.get_interface` on each forward which function to run. While a probe
+is open that method is wrapped, and the function it returns looks up whether the calling module belongs to a probed
+model. No configuration is changed, so no other model, thread or saved file can be affected.
+"""
+
+import inspect
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_utils import AttentionInterface
+
+from sinkscope.attention import Call
+from sinkscope.errors import NothingObservedError, UnsupportedModelError
+
+SERVED = ("eager", "sdpa")
+"""The implementations whose masks and arguments are understood."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a call comes from: a module by its qualified name, the layer's own number, and which call it is.
+
+    `call` counts the calls of one module within one forward: looped layers run several times.
+    """
+
+    name: str
+    layer: int
+    call: int
+    layer_type: str | None
+    window: int | None
+
+
+Handler = Callable[[Site, Call, Callable[[], Tensor]], Tensor]
+"""Called as handler(site, call, own): own() runs the model's own function and returns its output.
+
+Call and output are laid out as transformers has them, the output as [batch, query, head, value width]; whatever the
+handler returns becomes the layer's output.
+"""
+
+
+Attend = Callable[..., tuple[Tensor, Tensor | None]]
+"""An attention function of transformers: (module, query, key, value, mask, **arguments) to (output, weights)."""
+
+
+@dataclass(eq=False)
+class Probe:
+    """An open probe: the attention modules of one model, and what has passed so far."""
+
+    model: PreTrainedModel
+    handler: Handler
+    names: dict[int, str]
+    calls: Counter[str] = field(default_factory=Counter)
+    seen: int = 0
+
+    def begin(self) -> None:
+        """Start counting the calls of a new forward."""
+        self.calls.clear()
+
+    def site(self, module: nn.Module, window: int | None) -> Site:
+        """Where this call of the module stands within the current forward."""
+        name = self.names[id(module)]
+        number = _layer_number(module, name)
+        site = Site(name, number, self.calls[name], _layer_type(module, number), window)
+        self.calls[name] += 1
+        self.seen += 1
+        return site
+
+
+_lock = threading.RLock()
+_open: tuple[Probe, ...] = ()  # replaced whole, never changed in place: forwards in other threads read it
+_original: Callable[..., Attend] | None = None
+
+
+@contextmanager
+def probed(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
+    """Route every attention call of the model through the handler, for as long as the block runs.
+
+    A model on another implementation than `sdpa` or `eager` is switched to one of them meanwhile. Everything is put
+    back on the way out, also after an exception. Raises UnsupportedModelError for a compiled model,
+    NothingObservedError if the block ends without a single call, ValueError for a second probe on the same model.
+    """
+    _refuse_compiled(model)
+    probe = Probe(model, handler, {id(module): name for name, module in model.named_modules()})
+    with ExitStack() as stack:
+        stack.enter_context(_listed(probe))
+        stack.enter_context(served(model))
+        hook = model.register_forward_pre_hook(lambda *_: probe.begin())
+        stack.callback(hook.remove)
+        yield probe
+    if not probe.seen:
+        raise NothingObservedError(
+            f"no attention call of {type(model).__name__} was seen: nothing ran, or its layers do not use "
+            "transformers' attention interface"
+        )
+
+
+@contextmanager
+def _listed(probe: Probe) -> Iterator[None]:
+    """Wrap the interface with the first probe, and unwrap it with the last."""
+    global _original, _open  # noqa: PLW0603 - the wrapped method is process-wide, and so is what it replaces
+    with _lock:
+        if any(other.names.keys() & probe.names.keys() for other in _open):
+            raise ValueError("expected a model without an open probe, got one that is being probed already")
+        if not _open:
+            _original = AttentionInterface.get_interface
+            AttentionInterface.get_interface = _get_interface
+        _open = (*_open, probe)
+    try:
+        yield
+    finally:
+        with _lock:
+            _open = tuple(other for other in _open if other is not probe)
+            if not _open:
+                AttentionInterface.get_interface = _original
+                _original = None
+
+
+def _get_interface(interface: AttentionInterface, attn_implementation: str, default: Attend) -> Attend:
+    """Stand in for AttentionInterface.get_interface: what it returns, but through the handler of the module's probe."""
+    original = _original
+    if original is None:  # The last probe closed between the look-up of this method and the call.
+        return cast("Attend", AttentionInterface.get_interface(interface, attn_implementation, default))
+    own = original(interface, attn_implementation, default)
+
+    def routed(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **arguments: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        probe = next((each for each in _open if id(module) in each.names), None)
+        if probe is None:
+            return own(module, query, key, value, mask, **arguments)
+        fused = attn_implementation == "sdpa" and mask is None
+        causal = fused and query.shape[2] > 1 and _is_causal(module, arguments)
+        call = _call((query, key, value), mask, arguments, causal=causal)
+        weights = None
+
+        def run() -> Tensor:
+            nonlocal weights
+            output, weights = own(module, query, key, value, mask, **arguments)
+            return output
+
+        site = probe.site(module, arguments.get("sliding_window"))
+        return probe.handler(site, call, run), weights
+
+    return routed
+
+
+def _call(
+    tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, arguments: dict[str, Any], *, causal: bool
+) -> Call:
+    """Read the arguments of an attention function as its own implementation does."""
+    query, key, value = tensors
+    scale, sink = arguments.get("scaling"), arguments.get("s_aux")
+    if sink is not None:
+        sink = sink.reshape(1, -1, 1)
+    elif (sink := arguments.get("sinks")) is not None:
+        sink = sink.reshape(*sink.shape[:3])
+    return Call(
+        query=query,
+        key=key,
+        value=value,
+        scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
+        # A mask may be longer than the keys where a static cache has empty slots.
+        mask=None if mask is None else mask[..., : key.shape[2]],
+        causal=causal,
+        softcap=arguments.get("softcap"),
+        bias=arguments.get("position_bias"),
+        sink=sink,
+    )
+
+
+def _is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """The rule of transformers' sdpa for a call without a mask; eager functions read no mask as no restriction."""
+    told = arguments.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if told is None else told)
+
+
+@contextmanager
+def served(model: PreTrainedModel) -> Iterator[None]:
+    """On an implementation that can be observed; afterwards every configuration names its own again."""
+    if model.config._attn_implementation in SERVED:  # noqa: SLF001 - transformers has no public name for it
+        yield
+        return
+    configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
+    before = {key: config._attn_implementation for key, config in configs.items()}  # noqa: SLF001
+    model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation = before[key]  # noqa: SLF001
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    compiled = isinstance(model, torch._dynamo.OptimizedModule) or any(  # noqa: SLF001 - no public class
+        isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None  # noqa: SLF001
+        for module in model.modules()
+    )
+    if compiled:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is compiled, and a compiled forward may never ask for its attention function "
+            "again: pass the model as it was before torch.compile"
+        )
+
+
+def _layer_number(module: nn.Module, name: str) -> int:
+    """The layer's own number: what the module says, else the first number in its qualified name."""
+    own = getattr(module, "layer_idx", None)
+    if isinstance(own, int):
+        return own
+    return next((int(part) for part in name.split(".") if part.isdigit()), 0)
+
+
+def _layer_type(module: nn.Module, number: int) -> str | None:
+    types = getattr(getattr(module, "config", None), "layer_types", None)
+    return types[number] if types is not None and number < len(types) else None
+
+
+if not inspect.isfunction(getattr(AttentionInterface, "get_interface", None)):
+    raise ImportError(
+        "this version of transformers has no AttentionInterface.get_interface: sinkscope needs 5.17 or newer"
+    )

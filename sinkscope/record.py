@@ -1,0 +1,86 @@
+"""What one run collects while the model goes by: a tally per metric and layer, the positions, the loss."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from sinkscope.accumulate import Tally
+from sinkscope.attention import Question, Reductions
+from sinkscope.metrics import METRICS, Metric
+from sinkscope.positions import Received, bin_edges, first_mass_by_position
+
+
+@dataclass
+class Layer:
+    """One attention call of the model, in the order of execution: where it is, and its tallies."""
+
+    name: str
+    """The module's qualified name."""
+    layer: int
+    """The layer's own number in the model."""
+    call: int
+    """Which of the module's calls within one forward."""
+    layer_type: str | None
+    window: int | None
+    heads: int
+    learned_sink: bool
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    by_position: Tally = field(default_factory=Tally)
+    widest: int = 0
+    """The largest number of keys that any query saw."""
+    full: bool = True
+    """Whether every query saw all the real keys up to itself."""
+
+    @property
+    def kind(self) -> str:
+        """The layer's own type where it states one, else what its mask showed."""
+        return self.layer_type or ("full_attention" if self.full else "sliding_attention")
+
+    @property
+    def window_length(self) -> int | None:
+        """How many keys a query of a windowed layer sees at most."""
+        return self.window or (None if self.full else self.widest)
+
+
+@dataclass
+class Record:
+    """Everything one run under one normalizer has seen of the model, complete once every window has passed."""
+
+    normalizer: str
+    edges: list[int]
+    received: Received
+    metrics: tuple[Metric, ...] = tuple(METRICS.values())
+    layers: dict[tuple[str, int], Layer] = field(default_factory=dict)
+    loss: Tally = field(default_factory=Tally)
+    largest_difference: float = 0.0
+    """Between a layer's own output and ours, over all calls that were checked."""
+
+    @classmethod
+    def start(cls, normalizer: str, windows: int, length: int) -> "Record":
+        """An empty record for that many windows of at most that many tokens."""
+        return cls(normalizer, bin_edges(length), Received.empty(windows, length))
+
+    def question(
+        self, keep: Bool[Tensor, "batch query"], marked: dict[str, Bool[Tensor, "batch key"]], epsilon: float
+    ) -> Question:
+        """What to ask of every call for one batch: query 0, whose row is trivially 1, is left out of the means."""
+        needs = frozenset({"received"}).union(*(metric.needs for metric in self.metrics))
+        return Question(keep=keep, rows=keep & ~marked["first"], marked=marked, needs=needs, epsilon=epsilon)
+
+    def add(self, layer: Layer, windows: range, reductions: Reductions) -> None:
+        """Take in one call's reductions; `layer` is only used when its site is new."""
+        known = self.layers.setdefault((layer.name, layer.call), layer)
+        for metric in self.metrics:
+            known.tallies.setdefault(metric.name, Tally()).add(windows, metric.function(reductions))
+        known.by_position.add(windows, first_mass_by_position(reductions, self.edges))
+        self.received.add(windows, layer.layer, reductions)
+        keep = reductions.question.keep
+        counted = torch.where(keep[:, None], reductions.keys, 0)
+        known.widest = max(known.widest, int(counted.max()))
+        known.full = known.full and bool((counted == torch.where(keep, keep.cumsum(-1), 0)[:, None]).all())
+
+    def in_order(self) -> list[Layer]:
+        """The layers by their own numbers, and those that share a number in the order of execution."""
+        return sorted(self.layers.values(), key=lambda layer: layer.layer)

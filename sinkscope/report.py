@@ -1,0 +1,111 @@
+"""A finished run: tidy tables with everything needed to repeat it, and the JSON file that holds them."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sinkscope.errors import ReportError
+from sinkscope.files import replacing
+
+FORMAT = "sinkscope-report"
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The tables of one run, wide and tidy, and its metadata.
+
+    * `heads`: one row per (normalizer, layer, call, head); every figure with its standard error over windows in `_se`.
+    * `layers`: one row per (normalizer, layer, call): unweighted means over heads.
+    * `tokens`: one row per (normalizer, window, position): the token, its class, and the mass it receives.
+    * `positions`: one row per (normalizer, layer, call, head, bin of query positions): first-token mass.
+    * `summary`: one row per normalizer: unweighted means over all heads, and the perplexity.
+
+    Undefined is null (NaN in a frame), and `metadata["undefined"]` says why.
+    """
+
+    heads: pd.DataFrame
+    layers: pd.DataFrame
+    tokens: pd.DataFrame
+    positions: pd.DataFrame
+    summary: pd.DataFrame
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables by name."""
+        names = [each.name for each in dataclasses.fields(self) if each.name != "metadata"]
+        return {name: getattr(self, name) for name in names}
+
+    def to_json(self) -> str:
+        """The whole run as one strict JSON document, a column to a line."""
+        lines = []
+        for name, table in self.tables().items():
+            columns = [f"{_dump(column)}: {_dump(table[column].tolist())}" for column in table.columns]
+            types = {column: _type(table[column]) for column in table.columns}
+            lines.append(f'{_dump(name)}: {{\n"types": {_dump(types)},\n"columns": {{\n' + ",\n".join(columns) + "\n}}")
+        head = f'"format": {_dump(FORMAT)},\n"version": {VERSION},\n"metadata": {_dump(self.metadata, indent=1)}'
+        return "{\n" + head + ',\n"tables": {\n' + ",\n".join(lines) + "\n}\n}\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to a JSON file, atomically; raises OutputError."""
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Report":
+        """Read a run back; raises ReportError for a file that is none."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
+        except OSError as error:
+            raise ReportError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise ReportError(f"{path} is not a JSON report of sinkscope: {error}") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise ReportError(f"{path} is JSON, but not a report of sinkscope")
+        if document.get("version") != VERSION:
+            raise ReportError(
+                f"{path} is a report of version {document.get('version')}, and this program reads {VERSION}"
+            )
+        tables = {name: _table(stored) for name, stored in document["tables"].items()}
+        return cls(**tables, metadata=document["metadata"])
+
+
+def _table(stored: dict[str, Any]) -> pd.DataFrame:
+    types = stored["types"]
+    columns = {name: _column(cells, types[name]) for name, cells in stored["columns"].items()}
+    return pd.DataFrame(columns)
+
+
+def _type(column: "pd.Series[Any]") -> str:
+    kinds = {"b": "bool", "i": "int64", "f": "float64"}
+    return kinds.get(column.dtype.kind, "object")
+
+
+def _column(cells: list[Any], kind: str) -> "pd.Series[Any]":
+    if kind == "float64":
+        cells = [math.nan if cell is None else float(cell) for cell in cells]
+    return pd.Series(cells, dtype=kind)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: the one is null, the other a string that float() understands."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else repr(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _dump(value: Any, indent: int | None = None) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

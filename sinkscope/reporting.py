@@ -1,0 +1,145 @@
+"""A record and its setting to a report: the tables joined with the tokens, and the metadata to repeat the run."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedModel
+
+from sinkscope import __version__, tables
+from sinkscope.corpus import Windows
+from sinkscope.handshake import Handshake
+from sinkscope.record import Record
+from sinkscope.report import Report
+from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens, classify
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "pandas")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Everything about a run that is not in its record."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    windows: Windows
+    tokens: Tokens
+    epsilon: float
+    shown: Handshake
+    origin: Mapping[str, object] | None
+    command: Sequence[str] | None
+
+
+def report(record: Record, setting: Setting) -> Report:
+    """The report of one run."""
+    marked = classify(setting.tokens)
+    columns = tuple(marked)
+    fixed = {
+        "windows": setting.windows.ids.shape[0],
+        "bos": bool(marked["bos"].any()) if "bos" in marked else False,
+        "epsilon": setting.epsilon,
+    }
+    return Report(
+        heads=tables.heads(record, columns, fixed),
+        layers=tables.layers(record, columns, fixed),
+        tokens=_tokens(record, setting),
+        positions=tables.positions(record),
+        summary=tables.summary(record, columns, fixed),
+        metadata=_metadata(record, setting),
+    )
+
+
+def _tokens(record: Record, setting: Setting) -> pd.DataFrame:
+    """Each token of each window with its id, text and class, beside the mass that it receives; padding left out."""
+    tokens, windows = setting.tokens, setting.windows
+    table = tables.received(record)
+    length = windows.ids.shape[1]
+    table.insert(2, "document", [name for name in windows.documents for _ in range(length)])
+    table.insert(4, "token_id", windows.ids.flatten().numpy())
+    spelled = tokens.spelling
+    texts = [None] * len(table) if spelled is None else [_text(piece) for row in spelled for piece in row]
+    table.insert(5, "token", pd.Series(texts, dtype=object))
+    table.insert(6, "class", _classes(tokens))
+    return table[windows.keep.flatten().numpy()].reset_index(drop=True)
+
+
+def _text(spelling: bytes) -> str:
+    r"""The token's text; bytes that are no whole character are written as \xNN."""
+    return spelling.decode("utf-8", "backslashreplace")
+
+
+def _classes(tokens: Tokens) -> list[str | None]:
+    """The part of the partition that each position belongs to; None for padding."""
+    names: list[str | None] = [None] * tokens.ids.numel()
+    for name, marks in classify(tokens).items():
+        if not TOKEN_CLASSES[name].overlay:
+            for index in marks.flatten().nonzero().flatten().tolist():
+                names[index] = name
+    return names
+
+
+def _metadata(record: Record, setting: Setting) -> dict[str, Any]:
+    model, windows = setting.model, setting.windows
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": None if setting.command is None else list(setting.command),
+        "model": dict(setting.origin) if setting.origin is not None else _origin(model),
+        "text": windows.provenance,
+        "classes": {name: TOKEN_CLASSES[name].summary for name in classify(setting.tokens)},
+        "punctuation_rule": PUNCTUATION_RULE,
+        "initial": setting.tokens.initial,
+        "epsilon": setting.epsilon,
+        "protocol": "sinkscope: query 0 of each window is left out of the means, rows that see nothing too",
+        "attention": {
+            "path": "dense",
+            "implementation": model.config._attn_implementation,  # noqa: SLF001 - transformers has no public name
+            "layers": {layer.name: layer.kind for layer in record.in_order()},
+            "layers_without": _layers_without(record, model),
+            "calls_left_out": setting.shown.left_out,
+            "identity_delta": setting.shown.delta,
+            "largest_output_difference": record.largest_difference,
+        },
+        "undefined": _undefined(record, setting),
+        "versions": {"python": platform.python_version(), "sinkscope": __version__}
+        | {name: version(name) for name in LIBRARIES},
+    }
+
+
+def _origin(model: PreTrainedModel) -> dict[str, object]:
+    return {
+        "name": model.config._name_or_path or type(model).__name__,  # noqa: SLF001 - transformers has no public name
+        "architecture": type(model).__name__,
+        "model_type": model.config.model_type,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "parameters": model.num_parameters(),
+    }
+
+
+def _layers_without(record: Record, model: PreTrainedModel) -> list[int]:
+    """The numbers of the model's layers in which no attention was seen."""
+    seen = {layer.layer for layer in record.layers.values()}
+    count = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
+    return [number for number in range(count) if number not in seen]
+
+
+def _undefined(record: Record, setting: Setting) -> dict[str, str]:
+    """Why a figure is null wherever it is."""
+    reasons: dict[str, str] = {}
+    marked = classify(setting.tokens)
+    for name in TOKEN_CLASSES:
+        if name not in marked:
+            reasons[f"{name}_*"] = "there is no tokenizer, and so no text to decide on"
+        elif not bool(marked[name].any()):
+            reasons[f"{name}_*"] = f"no token of the windows is in the class {name}"
+    if not any(layer.learned_sink for layer in record.layers.values()):
+        reasons["sink_logit_mass"] = "no layer of this model has a learned sink"
+    if setting.windows.ids.shape[0] < 2:
+        reasons["*_se"] = "a standard error needs at least two windows"
+    if not bool((record.loss.by_window()[1] > 0).any()):
+        reasons["perplexity"] = "no token has one before it to be predicted from"
+    return reasons
