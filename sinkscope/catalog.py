@@ -2,11 +2,12 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from sinkscope.errors import UnknownNameError
 
 
+@runtime_checkable  # the run-time type checks of the tests ask for it
 class Card(Protocol):
     """What every card has: the name it is asked for by, and a sentence for listings."""
 

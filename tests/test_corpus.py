@@ -1,0 +1,251 @@
+"""Windows lose and invent nothing, and the provenance says what stands at position 0."""
+
+import hashlib
+import json
+import logging
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from sinkscope.corpus import Document, read_documents, windows
+from sinkscope.errors import TextError
+
+PARAGRAPH = "The café by the water opens at six.\nNobody is ever there before seven.\n"
+TRAINING = [PARAGRAPH, "one two three four five six seven eight nine ten, and then the water and the boat"] * 3
+SPECIAL = ["<s>", "</s>", "<pad>", "[CLS]", "[SEP]"]
+
+
+def _tokenizer(template=None, longest=None, **special):
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    core.train_from_iterator(TRAINING, trainer)
+    if template:
+        ids = [(token, core.token_to_id(token)) for token in SPECIAL]
+        core.post_processor = processors.TemplateProcessing(single=template, special_tokens=ids)
+    names = {f"{role}_token": token for role, token in special.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=longest, **names)
+
+
+PLAIN = _tokenizer()
+NAMES_BOS = _tokenizer(bos="<s>", eos="</s>")
+ADDS_BOS = _tokenizer("<s> $A", bos="<s>", eos="</s>", pad="<pad>")
+ADDS_CLS = _tokenizer("[CLS] $A [SEP]", cls="[CLS]", sep="[SEP]")
+BEGINS_TWICE = _tokenizer("[CLS] <s> $A", bos="<s>", cls="[CLS]")
+PADS_WITH_BOS = _tokenizer("<s> $A", bos="<s>", pad="<s>")
+TOKENIZERS = [PLAIN, NAMES_BOS, ADDS_BOS, ADDS_CLS, BEGINS_TWICE]
+
+texts = st.text(st.characters(codec="utf-8"), min_size=0, max_size=150)
+
+
+def ids_of(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
+def words(number):
+    return Document("words", "a " * number)
+
+
+@given(st.lists(texts, min_size=1, max_size=3), st.sampled_from(TOKENIZERS), st.integers(4, 20))
+def test_windows_joined_are_the_documents_less_the_remainder_that_is_counted(parts, tokenizer, seq_len):
+    documents = [Document(f"document {index}", part + "ab" * seq_len) for index, part in enumerate(parts)]
+    found = windows(tokenizer, documents, seq_len=seq_len, count=None)
+    opening = tokenizer("a").input_ids[: tokenizer("a").input_ids.index(ids_of(tokenizer, "a")[0])]
+    assert found.keep.all()
+    assert found.ids[:, : len(opening)].tolist() == [opening] * len(found.ids)
+    dropped = 0
+    for document in documents:
+        rows = [row for row, name in enumerate(found.documents) if name == document.name]
+        joined = found.ids[rows][:, len(opening) :].flatten().tolist()
+        expected = ids_of(tokenizer, document.text)
+        assert joined == expected[: len(joined)]
+        assert [found.starts[row] for row in rows] == list(range(0, len(joined), seq_len - len(opening)))
+        assert len(expected) - len(joined) < seq_len - len(opening)
+        dropped += len(expected) - len(joined)
+    assert found.provenance["tokens_dropped"] == dropped
+    assert found.provenance["windows"] == found.provenance["windows_available"] == len(found.ids)
+
+
+@given(text=texts.filter(bool), seq_len=st.integers(3, 20))
+def test_the_windows_of_a_prompt_are_its_tokens_and_only_padding_is_not_kept(text, seq_len):
+    prompt, other = Document("prompt 1", text, prompt=True), Document("prompt 2", "a" * 200, prompt=True)
+    found = windows(ADDS_BOS, [prompt, other], seq_len=seq_len, count=None)
+    joined = [
+        found.ids[row][found.keep[row]][1:].tolist() for row, name in enumerate(found.documents) if name == "prompt 1"
+    ]
+    expected, room = ids_of(ADDS_BOS, text), seq_len - 1
+    whole = len(expected) // room * room if len(expected) > room else len(expected)
+    assert list(chain.from_iterable(joined)) == expected[:whole]
+    assert (found.ids[~found.keep] == ADDS_BOS.pad_token_id).all()
+    assert (found.keep.long().diff(dim=1) <= 0).all()
+
+
+def test_documents_take_turns_until_one_runs_out():
+    documents = [Document("long", "z" * 50), Document("short", "q" * 21), Document("middle", "j" * 35)]
+    found = windows(PLAIN, documents, seq_len=10, count=8)
+    assert found.documents == ("long", "short", "middle", "long", "short", "middle", "long", "middle")
+    assert found.starts == (0, 0, 0, 10, 10, 10, 20, 20)
+    assert [entry["windows"] for entry in found.provenance["documents"]] == [3, 2, 3]
+    assert [entry["tokens_dropped"] for entry in found.provenance["documents"]] == [0, 1, 5]
+
+
+def test_documents_that_give_no_window_are_told():
+    found = windows(PLAIN, [Document(str(index), "a " * 20) for index in range(6)], seq_len=8)
+    assert found.documents == ("0", "1", "2", "3")
+    assert found.provenance["warnings"] == ["2 of 6 documents gave no window: ask for 6 or more"]
+
+
+def test_a_default_count_takes_what_there_is_and_an_explicit_one_insists():
+    document = words(20)
+    assert len(windows(PLAIN, [document], seq_len=16).ids) == len(ids_of(PLAIN, document.text)) // 16 < 4
+    available = len(windows(PLAIN, [document], seq_len=16).ids)
+    with pytest.raises(TextError, match=f"gives {available} windows of 16 tokens, fewer than the 4 asked for"):
+        windows(PLAIN, [document], seq_len=16, count=4, explicit=True)
+    assert len(windows(PLAIN, [document], seq_len=16, count=available, explicit=True).ids) == available
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_the_seq_len_that_is_advised_works_and_one_more_does_not(tokenizer):
+    document = words(10)
+    with pytest.raises(
+        TextError, match=r"words has \d+ tokens.*, fewer than one window of 512: give more text"
+    ) as caught:
+        windows(tokenizer, [document])
+    advised = int(str(caught.value).rsplit(maxsplit=1)[-1])
+    assert windows(tokenizer, [document], seq_len=advised).ids.shape == (1, advised)
+    with pytest.raises(TextError, match=f"--seq-len {advised}$"):
+        windows(tokenizer, [document], seq_len=advised + 1)
+
+
+def test_the_shortest_of_several_documents_is_the_one_that_is_named():
+    with pytest.raises(TextError, match=r"^short has 3 tokens, .* --seq-len 3$"):
+        windows(PLAIN, [Document("middle", "b" * 9), Document("short", "xyz"), words(400)])
+
+
+def test_one_token_is_too_few_unless_bos_makes_it_two():
+    for prompt in (True, False):
+        with pytest.raises(TextError, match="dot has 1 token, and at least 2 are needed"):
+            windows(PLAIN, [Document("dot", ".", prompt=prompt)])
+    assert windows(ADDS_BOS, [Document("dot", ".", prompt=True)]).ids.shape == (1, 2)
+    with pytest.raises(TextError, match="nothing has 1 token with BOS, and at least 2 are needed"):
+        windows(ADDS_BOS, [Document("nothing", "", prompt=True)])
+
+
+@pytest.mark.parametrize(("tokenizer", "least"), [(PLAIN, 2), (ADDS_BOS, 2), (BEGINS_TWICE, 3)])
+def test_a_window_has_room_for_text(tokenizer, least):
+    assert windows(tokenizer, [words(20)], seq_len=least).ids.shape == (4, least)
+    for seq_len in (least - 1, 0, -1):
+        with pytest.raises(TextError, match=f"window of {seq_len} tokens is too short: give --seq-len {least}"):
+            windows(tokenizer, [words(20)], seq_len=seq_len)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_windows_are_refused(count):
+    with pytest.raises(TextError, match=f"{count} windows are nothing to measure"):
+        windows(PLAIN, [words(20)], seq_len=4, count=count)
+
+
+def test_no_documents_are_a_mistake_of_the_caller():
+    with pytest.raises(ValueError, match="expected at least one document"):
+        windows(PLAIN, [])
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "bos", "token", "added_by"),
+    [
+        (PLAIN, "auto", None, None),
+        (NAMES_BOS, "auto", "<s>", None),
+        (NAMES_BOS, "always", "<s>", "sinkscope"),
+        (NAMES_BOS, "never", "<s>", None),
+        (ADDS_BOS, "auto", "<s>", "tokenizer"),
+        (ADDS_BOS, "always", "<s>", "tokenizer"),
+        (ADDS_BOS, "never", "<s>", None),
+        (ADDS_CLS, "auto", "[CLS]", "tokenizer"),
+        (ADDS_CLS, "never", None, None),
+        (BEGINS_TWICE, "auto", "[CLS]", "tokenizer"),
+        (BEGINS_TWICE, "always", "<s>", "sinkscope"),
+    ],
+)
+def test_provenance_says_what_token_0_is_and_who_put_it_there(tokenizer, bos, token, added_by):
+    told = windows(tokenizer, [words(20)], seq_len=8, bos=bos).provenance
+    assert (told["bos"], told["bos_token"], told["bos_added_by"]) == (bos, token, added_by)
+    assert told["first_token"] == (token if added_by else "a")
+    assert told["n_leading_bos"] == (1 if added_by else 0)
+
+
+@pytest.mark.parametrize("tokenizer", [NAMES_BOS, ADDS_BOS])
+def test_bos_is_one_token_more_and_what_follows_is_the_same(tokenizer):
+    prompt = [Document("prompt 1", PARAGRAPH, prompt=True)]
+    never, always = (windows(tokenizer, prompt, bos=bos).ids for bos in ("never", "always"))
+    assert always[:, 1:].equal(never)
+    assert always[0, 0] == tokenizer.bos_token_id
+
+
+def test_what_a_tokenizer_appends_is_in_no_window():
+    found = windows(ADDS_CLS, [words(20)], seq_len=8, count=None)
+    assert (found.ids[:, 0] == ADDS_CLS.cls_token_id).all()
+    assert not (found.ids == ADDS_CLS.sep_token_id).any()
+
+
+def test_always_without_a_bos_token_is_refused():
+    with pytest.raises(TextError, match="tokenizer has no BOS token: use --bos auto"):
+        windows(PLAIN, [words(20)], seq_len=8, bos="always")
+    with pytest.raises(ValueError, match="expected bos to be auto, always or never, got 'yes'"):
+        windows(PLAIN, [words(20)], seq_len=8, bos="yes")
+
+
+def test_a_literal_bos_in_the_text_is_seen():
+    document = [Document("text", "<s>" + "a " * 20)]
+    doubled = windows(ADDS_BOS, document, seq_len=8).provenance
+    assert (doubled["n_leading_bos"], doubled["bos_added_by"]) == (2, "tokenizer")
+    assert "begins with 2 BOS tokens" in doubled["warnings"][0]
+    written = windows(NAMES_BOS, document, seq_len=8).provenance
+    assert (written["n_leading_bos"], written["bos_added_by"], written["warnings"]) == (1, "text", [])
+
+
+def test_a_bos_that_is_also_the_padding_is_not_counted_in_the_padding():
+    prompts = [Document("1", "<s>", prompt=True), Document("2", "a " * 20, prompt=True)]
+    assert windows(PADS_WITH_BOS, prompts, bos="always").provenance["n_leading_bos"] == 2
+
+
+def test_leaving_out_the_bos_of_a_tokenizer_is_a_warning():
+    assert windows(ADDS_BOS, [words(20)], seq_len=8).provenance["warnings"] == []
+    warnings = windows(ADDS_BOS, [words(20)], seq_len=8, bos="never").provenance["warnings"]
+    assert ["would put BOS in front" in warning for warning in warnings] == [True]
+
+
+def test_a_window_beyond_the_tokenizers_maximum_is_a_warning_and_a_long_document_is_not(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tokenizer = _tokenizer(longest=16)
+    assert windows(tokenizer, [words(200)], seq_len=16).provenance["warnings"] == []
+    (warning,) = windows(tokenizer, [words(200)], seq_len=17).provenance["warnings"]
+    assert "windows of 17 tokens exceed the tokenizer's maximum of 16" in warning
+    assert caplog.messages == []
+
+
+def test_padding_falls_back_to_eos_and_then_to_0():
+    prompts = [Document("1", "ab", prompt=True), Document("2", "abcdefgh " * 3, prompt=True)]
+    for tokenizer, pad_id in [(ADDS_BOS, ADDS_BOS.pad_token_id), (NAMES_BOS, NAMES_BOS.eos_token_id), (PLAIN, 0)]:
+        found = windows(tokenizer, prompts)
+        assert (found.ids[~found.keep] == pad_id).all()
+        assert not found.keep.all()
+
+
+def test_provenance_is_plain_data_and_names_the_text_by_its_hash():
+    told = windows(PLAIN, [words(20)], seq_len=8).provenance
+    assert json.loads(json.dumps(told)) == told
+    assert told["documents"][0]["sha256"] == hashlib.sha256(b"a " * 20).hexdigest()
+    assert told["tokenizer"] == type(PLAIN).__name__
+
+
+def test_changed_line_endings_are_told_and_only_those():
+    for prompt, told in [("a \r\n", "normalised to LF"), ("a \n", None)]:
+        assert windows(PLAIN, read_documents([], [prompt])).provenance.get("line_endings") == told
