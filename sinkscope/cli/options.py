@@ -1,0 +1,124 @@
+"""The options that commands share, spelled once."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WHERE = "Model"
+TEXT = "Text"
+FIGURES = "Figures"
+OUTPUT = "Output"
+
+
+class Dtype(StrEnum):
+    """Number formats for the weights."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Bos(StrEnum):
+    """When windows begin with BOS."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+def positive(value: str | None) -> str | None:
+    """A whole number from 1, or the word `auto` or `all`."""
+    if value in {None, "auto", "all"} or (value.isascii() and value.isdigit() and int(value) > 0):
+        return value
+    raise typer.BadParameter(f"{value!r} is neither a whole number from 1 nor the word it may be instead")
+
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="Hub id, directory or .gguf file; by default $SINKSCOPE_MODEL, else the embedded SmolLM2-135M.",
+        show_default=False,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", metavar="MODEL", help="The same as the argument.", rich_help_panel=WHERE),
+]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights.", rich_help_panel=WHERE)]
+TorchDtype = Annotated[Dtype | None, typer.Option("--torch-dtype", hidden=True)]
+Device = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda[:N]|mps", help="Where the model runs.", rich_help_panel=WHERE)
+]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(metavar="auto|balanced|…", help="Spread the model over devices (accelerate).", rich_help_panel=WHERE),
+]
+Revision = Annotated[
+    str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.", rich_help_panel=WHERE)
+]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.", rich_help_panel=WHERE)
+]
+LocalFilesOnly = Annotated[bool, typer.Option("--local-files-only", help="Never ask the Hub.", rich_help_panel=WHERE)]
+CacheDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The Hub's cache.", rich_help_panel=WHERE)]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="HF_TOKEN", show_envvar=True, metavar="TOKEN", help="For gated models.", rich_help_panel=WHERE),
+]
+GgufFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Which .gguf of a repository or directory.", rich_help_panel=WHERE),
+]
+
+Text = Annotated[
+    list[str] | None,
+    typer.Option("--text", metavar="FILE", help="UTF-8 text, - for stdin; repeatable.", rich_help_panel=TEXT),
+]
+Prompt = Annotated[
+    list[str] | None,
+    typer.Option("--prompt", metavar="TEXT", help="A text of its own length; repeatable.", rich_help_panel=TEXT),
+]
+SeqLen = Annotated[int, typer.Option(min=2, help="Tokens in a window, BOS included.", rich_help_panel=TEXT)]
+Windows = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|all",
+        help="How many windows (default: up to 4).",
+        callback=positive,
+        show_default=False,
+        rich_help_panel=TEXT,
+    ),
+]
+BatchSize = Annotated[
+    str,
+    typer.Option(
+        "--batch-size", "-b", metavar="N|auto", help="Windows in a forward.", callback=positive, rich_help_panel=TEXT
+    ),
+]
+BosOption = Annotated[
+    Bos, typer.Option("--bos", help="BOS in front of each window; auto: as the tokenizer does.", rich_help_panel=TEXT)
+]
+
+Initial = Annotated[
+    int, typer.Option(min=1, metavar="K", help="How many first keys are initial.", rich_help_panel=FIGURES)
+]
+Epsilon = Annotated[
+    float, typer.Option(min=0, max=1, help="Threshold of the sink rate (strict).", rich_help_panel=FIGURES)
+]
+
+Output = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write a file; its suffix names the format; repeatable.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.", rich_help_panel=OUTPUT)]
