@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Sums = tuple[Float[Tensor, "batch head *axis"], Float[Tensor, "batch head *axis"]]
+Sums = tuple[Float[Tensor, "batch head ..."], Float[Tensor, "batch head ..."]]
 """What a metric returns: sum and count of each head in each window of the batch."""
 
 

@@ -1,6 +1,6 @@
 """The run itself: every window once through the model, each layer's attention reduced as it goes by."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from sinkscope.attention import Call, Question, dense
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.forward import logits, losses
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
+from sinkscope.metrics import Metric
 from sinkscope.normalizers import NORMALIZERS
 from sinkscope.probe import Site, probed
 from sinkscope.progress import Progress
@@ -26,6 +27,8 @@ class Batches:
     keep: Bool[Tensor, "window position"]
     marked: dict[str, Bool[Tensor, "window position"]]
     epsilon: float
+    metrics: Sequence[Metric] = ()
+    """Metrics beyond the catalog's."""
 
     def of(self, size: int) -> Iterator[range]:
         """The windows of each batch, in order."""
@@ -44,7 +47,8 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
 
     Raises UnsupportedModelError where a layer's output is not what our weights give, or calls come and go.
     """
-    record = Record.start("softmax", *batches.ids.shape)
+    count, length = batches.ids.shape
+    record = Record.start("softmax", count, length, batches.metrics)
     expected = len(shown.sites)
     tokens = int(batches.keep.sum())
     total = expected * len(list(batches.of(size)))

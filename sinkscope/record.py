@@ -1,5 +1,6 @@
 """What one run collects while the model goes by: a tally per metric and layer, the positions, the loss."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -51,16 +52,19 @@ class Record:
     normalizer: str
     edges: list[int]
     received: Received
-    metrics: tuple[Metric, ...] = tuple(METRICS.values())
+    metrics: tuple[Metric, ...]
     layers: dict[tuple[str, int], Layer] = field(default_factory=dict)
     loss: Tally = field(default_factory=Tally)
     largest_difference: float = 0.0
     """Between a layer's own output and ours, over all calls that were checked."""
 
     @classmethod
-    def start(cls, normalizer: str, windows: int, length: int) -> "Record":
-        """An empty record for that many windows of at most that many tokens."""
-        return cls(normalizer, bin_edges(length), Received.empty(windows, length))
+    def start(cls, normalizer: str, windows: int, length: int, extra: Sequence[Metric] = ()) -> "Record":
+        """An empty record for that many windows of at most that many tokens; `extra` metrics join the catalog's."""
+        names = [metric.name for metric in extra]
+        if taken := METRICS.keys() & names or len(set(names)) < len(names):
+            raise ValueError(f"expected extra metrics with names of their own, got {names} (taken: {taken})")
+        return cls(normalizer, bin_edges(length), Received.empty(windows, length), (*METRICS.values(), *extra))
 
     def question(
         self, keep: Bool[Tensor, "batch query"], marked: dict[str, Bool[Tensor, "batch key"]], epsilon: float

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sinkscope.errors import ReportError
@@ -14,6 +16,11 @@ from sinkscope.files import replacing
 
 FORMAT = "sinkscope-report"
 VERSION = 1
+
+TEXT = pd.Series(["text"]).dtype
+"""What pandas makes of text: a type of its own in one major version, plain objects in another."""
+
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +33,8 @@ class Report:
     * `positions`: one row per (normalizer, layer, call, head, bin of query positions): first-token mass.
     * `summary`: one row per normalizer: unweighted means over all heads, and the perplexity.
 
-    Undefined is null (NaN in a frame), and `metadata["undefined"]` says why.
+    Undefined is null (NaN in a frame), and `metadata["undefined"]` says why. In the file an infinite figure is the
+    string "inf" or "-inf", since JSON has none.
     """
 
     heads: pd.DataFrame
@@ -46,7 +54,7 @@ class Report:
         lines = []
         for name, table in self.tables().items():
             columns = [f"{_dump(column)}: {_dump(table[column].tolist())}" for column in table.columns]
-            types = {column: _type(table[column]) for column in table.columns}
+            types = {column: _type(table[column].dtype) for column in table.columns}
             lines.append(f'{_dump(name)}: {{\n"types": {_dump(types)},\n"columns": {{\n' + ",\n".join(columns) + "\n}}")
         head = f'"format": {_dump(FORMAT)},\n"version": {VERSION},\n"metadata": {_dump(self.metadata, indent=1)}'
         return "{\n" + head + ',\n"tables": {\n' + ",\n".join(lines) + "\n}\n}\n"
@@ -58,53 +66,58 @@ class Report:
 
     @classmethod
     def load(cls, path: str | Path) -> "Report":
-        """Read a run back; raises ReportError for a file that is none."""
+        """Read a run back, with equal tables and metadata; raises ReportError for a file that is none."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
         except OSError as error:
-            raise ReportError(f"cannot read {path}: {error.strerror}") from error
+            raise ReportError(f"cannot read {path}: {error.strerror or error}; give a report of sinkscope") from error
         except ValueError as error:
             raise ReportError(f"{path} is not a JSON report of sinkscope: {error}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise ReportError(f"{path} is JSON, but not a report of sinkscope")
+            raise ReportError(f"{path} is JSON, but not a report of sinkscope: give what `-o run.json` has written")
         if document.get("version") != VERSION:
             raise ReportError(
-                f"{path} is a report of version {document.get('version')}, and this program reads {VERSION}"
+                f"{path} is a report of version {document.get('version')}, and this sinkscope reads {VERSION}: "
+                "measure again, or use the sinkscope that has written it"
             )
-        tables = {name: _table(stored) for name, stored in document["tables"].items()}
-        return cls(**tables, metadata=document["metadata"])
+        try:
+            tables = {name: _table(stored) for name, stored in document["tables"].items()}
+            return cls(**tables, metadata=document["metadata"])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ReportError(f"{path} is a damaged report of sinkscope ({error}): measure again") from error
 
 
 def _table(stored: dict[str, Any]) -> pd.DataFrame:
-    types = stored["types"]
-    columns = {name: _column(cells, types[name]) for name, cells in stored["columns"].items()}
-    return pd.DataFrame(columns)
+    return pd.DataFrame({name: _column(cells, stored["types"][name]) for name, cells in stored["columns"].items()})
 
 
-def _type(column: "pd.Series[Any]") -> str:
-    kinds = {"b": "bool", "i": "int64", "f": "float64"}
-    return kinds.get(column.dtype.kind, "object")
+def _type(dtype: Any) -> str:
+    return str(dtype.name) if dtype.kind in "biuf" else "object" if dtype.name == "object" else "text"
 
 
 def _column(cells: list[Any], kind: str) -> "pd.Series[Any]":
-    if kind == "float64":
+    if kind.startswith("float"):
         cells = [math.nan if cell is None else float(cell) for cell in cells]
-    return pd.Series(cells, dtype=kind)
+    return pd.Series(cells, dtype=TEXT if kind == "text" else kind)
 
 
 def _plain(value: Any) -> Any:
     """JSON has no NaN and no infinity: the one is null, the other a string that float() understands."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else repr(value)
+        return None if math.isnan(value) else str(value)
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def _dump(value: Any, indent: int | None = None) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    # A file name that is not UTF-8 reaches Python as lone surrogates, which only an escape can carry.
+    return SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _refuse(constant: str) -> None:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from sinkscope import corpus
 from sinkscope.errors import SinkscopeError
 from sinkscope.handshake import Handshake, handshake
+from sinkscope.metrics import Metric
 from sinkscope.observe import Batches, observe
 from sinkscope.progress import Progress, silent
 from sinkscope.record import Record
@@ -64,6 +65,7 @@ def measure_windows(
     batch_size: int | None = None,
     initial: int = 4,
     epsilon: float = 0.3,
+    metrics: Sequence[Metric] = (),
     origin: Mapping[str, object] | None = None,
     command: Sequence[str] | None = None,
     progress: Progress = silent,
@@ -71,12 +73,12 @@ def measure_windows(
     """Measure a model on windows of tokens that are already cut.
 
     `batch_size` counts windows per forward (None: what fits), `initial` the leading keys that count as initial, and
-    `epsilon` is the threshold of the sink rate. `origin` says where the model came from and `command` how the run was
-    started; both go into the metadata only.
+    `epsilon` is the threshold of the sink rate. Cards in `metrics` are measured beside the catalog's. `origin` says
+    where the model came from and `command` how the run was started; both go into the metadata only.
     """
     tokens = read(tokenizer, windows.ids, windows.keep, initial)
     shown = handshake(model, windows.ids[:1][:, windows.keep[0]])
-    batches = Batches(windows.ids, windows.keep, classify(tokens), epsilon)
+    batches = Batches(windows.ids, windows.keep, classify(tokens), epsilon, metrics)
     record = _in_memory(model, batches, shown, batch_size, progress)
     setting = Setting(model, tokenizer, windows, tokens, epsilon, shown, origin, command)
     return report(record, setting)
@@ -108,7 +110,7 @@ def _in_memory(
 
 def _documents(text: str | Sequence[str]) -> list[corpus.Document]:
     texts = [text] if isinstance(text, str) else list(text)
-    return [corpus.Document(name=f"text {index}", text=each) for index, each in enumerate(texts, start=1)]
+    return [corpus.Document(name=f"text {index}", text=each, prompt=True) for index, each in enumerate(texts, start=1)]
 
 
 def _out_of_memory(batch_size: int | None, length: int) -> SinkscopeError:

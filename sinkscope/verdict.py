@@ -1,87 +1,164 @@
 """What a report says in plain words: how many heads sink, on what, and where in the model."""
 
+import math
+
 import pandas as pd
 
 from sinkscope.report import Report
 from sinkscope.tokens.showing import visible_text
 
 MOST = 0.9
-"""The share of the sink heads that "most of them" stands for, in the sentence about layers."""
+"""The share of the sink heads that the sentence about layers has to account for."""
 
 PARTS = {"special": "special tokens", "punctuation": "punctuation", "newline": "line breaks", "other": "other tokens"}
 
+GIVERS = {"tokenizer": "put there by the tokenizer", "sinkscope": "put there by sinkscope", "text": "part of the text"}
 
-def verdict(report: Report) -> list[str]:
-    """The sentences, most important first; each number is one of the report's."""
+
+def verdict(report: Report, *, ascii_only: bool = False) -> list[str]:
+    """The sentences, most important first; every number in them is one of the report's."""
     row = report.summary.iloc[0]
-    return [_share(row), *_where(report), _first_token(report), *_elsewhere(row), *_loss(report, row)]
+    return [
+        _sinks(report, row),
+        *_where(report),
+        _first_token(report, ascii_only=ascii_only),
+        *_landing(row),
+        *_learned(row),
+        *_layers(report),
+        _loss(report, row),
+        *(f"Warning: {warning}." for warning in report.metadata["text"].get("warnings", [])),
+    ]
 
 
-def _share(row: pd.Series) -> str:
-    rate, heads, epsilon = row["sink_rate"], int(row["heads"]), f"{row['epsilon']:g}"
-    claim = (
-        f"{rate:.1%} of the {heads} heads are sinks: they put more than {epsilon} of their attention on the first token"
-        if rate > 0
-        else f"None of the {heads} heads is a sink: none puts more than {epsilon} of its attention on the first token"
-    )
-    mass = f"{row['first_share']:.1%}{_error(row['first_share_se'])} of all attention lands there"
-    return f"{claim}. {mass}, {row['first_lift']:.1f} times what an even spread would give."
+def _sinks(report: Report, row: pd.Series) -> str:
+    shares = report.heads["first_share"]
+    defined, total = int(shares.notna().sum()), int(row["heads"])
+    if not defined:
+        return f"Nothing can be said of sinks: no row of any of the {total} heads has a share for the first token."
+    heads = _count(total, "head") if defined == total else f"{defined} heads (of {total}) that see the first token"
+    epsilon, rate = f"{row['epsilon']:g}", row["sink_rate"]
+    if rate > 0:
+        claim = f"{percent(rate)} of the {heads} are sinks: more than {epsilon} of their attention is on the first token"
+    else:
+        top = report.heads.loc[shares.idxmax()]
+        strongest = f"the strongest, {top['layer']}.{top['head']} (layer.head), {percent(top['first_share'])}"
+        claim = f"No sinks among the {heads}: none puts more than {epsilon} on the first token, {strongest}"
+    errors = _error(row["first_share_se"])
+    lift = f"{row['first_lift']:.1f} times what an even spread would give"
+    return f"{claim}. On average it takes {percent(row['first_share'])}{errors} of a head's attention, {lift}."
 
 
 def _where(report: Report) -> list[str]:
-    """The shortest run of layers that holds most of the sink heads."""
+    """Where the sink heads begin, and the shortest run of layers that holds most of them."""
     by_layer = report.heads.groupby("layer")["sink_rate"].sum()
-    total = by_layer.sum()
-    if total == 0:
+    sinking = by_layer[by_layer > 0]
+    if sinking.empty:
         return []
-    running = by_layer.cumsum().to_list()
-    before = [0.0, *running]
-    numbers = by_layer.index.to_list()
-    spans = (
-        (end - start, numbers[start], numbers[end], (running[end] - before[start]) / total)
-        for start in range(len(numbers))
-        for end in range(start, len(numbers))
-        if running[end] - before[start] >= MOST * total
-    )
-    _, first, last, held = min(spans)
+    first, last, held = _shortest_run(by_layer)
+    numbers = by_layer.index
+    layers = f"of layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else "there is no other"
+    if len(sinking) == 1:
+        where = f"All of them are in layer {sinking.index[0]} ({layers})"
+    else:
+        run = f"in layer {first}" if first == last else f"in layers {first} to {last}"
+        where = f"The first is in layer {sinking.index[0]}, and {percent(held, 0)} of them are {run} ({layers})"
     peak = report.layers.loc[report.layers["first_share"].idxmax()]
-    where = f"layer {first}" if first == last else f"layers {first} to {last}"
-    sentence = (
-        f"They begin at layer {first}: {held:.0%} of them are in {where} (of {numbers[0]} to {numbers[-1]}); "
-        f"the strongest layer is {int(peak['layer'])}, with {peak['first_share']:.1%} on the first token."
-    )
-    return [sentence]
+    return [f"{where}; the strongest layer is {peak['layer']}, with {percent(peak['first_share'])} on average."]
 
 
-def _first_token(report: Report) -> str:
+def _shortest_run(by_layer: pd.Series) -> tuple[int, int, float]:
+    """The first layer, the last, and the share of the sum between them; of equally short runs the fullest."""
+    total, numbers, values = by_layer.sum(), by_layer.index.to_list(), by_layer.to_list()
+    runs = []
+    for start in range(len(values)):
+        held, end = 0.0, start
+        while end < len(values) and (held := held + values[end]) < MOST * total * (1 - 1e-9):
+            end += 1
+        if end < len(values):
+            runs.append((end - start, -held, numbers[start], numbers[end]))
+    _, held, first, last = min(runs)
+    return first, last, min(-held / total, 1.0)
+
+
+def _first_token(report: Report, *, ascii_only: bool) -> str:
     first = report.tokens[report.tokens["class"] == "first"]
     names = first["token"].dropna().unique().tolist()
     text = report.metadata["text"]
     if not names:
         ids = ", ".join(str(each) for each in first["token_id"].unique()[:4])
         return f"Token 0 had the id {ids}: without a tokenizer nobody can say what it stands for."
-    shown = ", ".join(f"“{visible_text(name)}”" for name in names[:4]) + (", …" if len(names) > 4 else "")
-    if report.summary.iloc[0]["bos"]:
-        return f"Token 0 was the BOS token {shown}, put there by {text['bos_added_by']}."
-    why = "the tokenizer adds none" if text["bos"] == "auto" else f"--bos {text['bos']}"
-    return f"Token 0 was ordinary text, {shown}: no BOS ({why})."
+    shown = ", ".join(f"“{visible_text(name, ascii_only=ascii_only)}”" for name in names[:4])
+    shown += ", …" if len(names) > 4 else ""
+    if not report.summary.iloc[0]["bos"]:
+        mode = text.get("bos")
+        why = {None: "", "auto": " (the tokenizer adds none)"}.get(mode, f" (--bos {mode})")
+        return f"Token 0 was ordinary text, {shown}: no BOS{why}."
+    giver = GIVERS.get(text.get("bos_added_by"), "part of the token ids that were given")
+    if len(names) > 1:
+        return f"Token 0 was {shown}: the BOS token in some windows only, {giver}."
+    return f"Token 0 was the BOS token {shown}, {giver}."
 
 
-def _elsewhere(row: pd.Series) -> list[str]:
-    """Where the rest goes, for the classes that the text has."""
-    found = [name for name in PARTS if f"{name}_share" in row and pd.notna(row[f"{name}_share"])]
-    if found == ["other"] or not found:
+def _landing(row: pd.Series) -> list[str]:
+    """What the other classes take; each over the queries that see one, so these do not add up to the rest."""
+    found = [name for name in PARTS if pd.notna(row.get(f"{name}_share"))]
+    if not set(found) - {"other"}:
         return []
-    parts = [f"{row[f'{name}_share']:.1%} on {PARTS[name]} (×{row[f'{name}_lift']:.2f})" for name in found]
-    return [f"The rest: {', '.join(parts)}."]
+    parts = [f"{PARTS[name]} {percent(row[f'{name}_share'])} (×{row[f'{name}_lift']:.2f})" for name in found]
+    return [f"Where others can be seen, they take: {', '.join(parts)}; ×1 would be an even spread."]
 
 
-def _loss(report: Report, row: pd.Series) -> list[str]:
+def _learned(row: pd.Series) -> list[str]:
+    mass = row.get("sink_logit_mass")
+    if pd.isna(mass):
+        return []
+    error = _error(row["sink_logit_mass_se"])
+    return [f"Learned sinks, which are no tokens, take {percent(mass)}{error} where a layer has them."]
+
+
+def _layers(report: Report) -> list[str]:
+    """What a reader has to know of layers that are not like the others."""
+    without = report.metadata["attention"].get("layers_without", [])
+    kinds = report.layers.drop_duplicates("layer")
+    told = []
+    if without:
+        total = len(kinds) + len(without)
+        told.append(f"Only {len(kinds)} of the {_count(total, 'layer')} have attention; the others do not count here.")
+    limited = kinds[kinds["window_length"].notna()]
+    if not limited.empty:
+        spans = " or ".join(f"{length:.0f}" for length in sorted(limited["window_length"].unique()))
+        told.append(
+            f"{len(limited)} of {len(kinds)} attention layers see the last {spans} tokens only: "
+            "their figures are over the queries that still see the first token."
+        )
+    return told
+
+
+def _loss(report: Report, row: pd.Series) -> str:
+    over = f"over {_count(int(row['tokens_scored']), 'token')}"
     if pd.isna(row["perplexity"]):
-        return [f"Perplexity is not defined: {report.metadata['undefined'].get('perplexity', 'nothing was scored')}."]
-    error = _error(row["perplexity_se"], ".2f")
-    return [f"Perplexity {row['perplexity']:.2f}{error} over {row['tokens_scored']} tokens."]
+        reason = report.metadata["undefined"].get("perplexity", "the loss is not a number")
+        return f"Perplexity is not defined: {reason}."
+    if math.isinf(row["perplexity"]):
+        return f"Perplexity overflows: the loss is {row['nll']:.1f} nats a token {over}."
+    error = _error(row["perplexity_se"], percentage=False)
+    alone = "; one window gives no standard errors" if row["windows"] == 1 else ""
+    return f"Perplexity {row['perplexity']:,.2f}{error} {over}{alone}."
 
 
-def _error(error: float, style: str = ".1%") -> str:
-    return "" if pd.isna(error) else f" ± {error:{style}}"
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent that never rounds something to nothing or most to all."""
+    least = 0.1**digits / 100
+    if 0 < share < least:
+        return f"less than {least:.{digits}%}"
+    if 1 - least < share < 1:
+        return f"more than {1 - least:.{digits}%}"
+    return f"{share:.{digits}%}"
+
+
+def _error(error: float, *, percentage: bool = True) -> str:
+    return "" if pd.isna(error) else f" ± {error:.1%}" if percentage else f" ± {error:.2f}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"

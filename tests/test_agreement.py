@@ -1,0 +1,120 @@
+"""What sinkscope reports is what transformers' own eager attention maps say."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import ARCHITECTURES, tiny
+
+import sinkscope
+
+
+def maps(model, ids, keep):
+    """Eager attention weights of every layer, [layer batch head query key], in fp64."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    positions = {} if model.config.model_type == "opt" else {"position_ids": (keep.cumsum(-1) - 1).clamp(min=0)}
+    with torch.no_grad():
+        found = model(input_ids=ids, attention_mask=keep.long(), output_attentions=True, use_cache=False, **positions)
+    model.set_attn_implementation(before)
+    return torch.stack(found.attentions).double()
+
+
+def expected(weights, keep):
+    """First-token mass, entropy and received mass by the definitions, one window and query at a time."""
+    layers, _, heads, length, _ = weights.shape
+    first = np.zeros((layers, heads, 2))
+    entropy = np.zeros((layers, heads, 2))
+    received = {}
+    for window, real in enumerate(keep):
+        order = real.nonzero().flatten().tolist()
+        rows = weights[:, window][:, :, order][..., order]
+        for query in range(1, len(order)):
+            row = rows[:, :, query]
+            visible = row[..., : query + 1]
+            p = visible / visible.sum(-1, keepdim=True)
+            entropy[..., 0] += -(torch.xlogy(p, p)).sum(-1).numpy()
+            entropy[..., 1] += 1
+            sees_first = (row[..., 0] > 0).numpy()
+            first[..., 0] += np.where(sees_first, row[..., 0].numpy(), 0)
+            first[..., 1] += sees_first
+        for key in range(len(order) - 1):
+            column = rows[:, :, key + 1 :, key]
+            count = (column > 0).sum(-1)
+            mean = (column.sum(-1) / count).flatten()
+            received[window, order[key]] = float(mean[~mean.isnan()].mean())
+    return first[..., 0] / first[..., 1], entropy[..., 0] / entropy[..., 1], received
+
+
+PADDING = {
+    "none": torch.ones(3, 24, dtype=torch.bool),
+    "left": torch.arange(24) >= torch.tensor([[0], [7], [13]]),
+    "right": torch.arange(24) < torch.tensor([[24], [17], [11]]),
+}
+
+
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_figures_equal_those_of_eager_maps(architecture, padding, ids):
+    model, keep = tiny(architecture), PADDING[padding]
+    report = sinkscope.measure(model, input_ids=ids, attention_mask=keep)
+    first, entropy, received = expected(maps(model, ids, keep), keep)
+    heads = report.heads
+    assert len(heads) == first.size
+    np.testing.assert_allclose(heads["first_mass"].to_numpy().reshape(first.shape), first, atol=1e-5)
+    np.testing.assert_allclose(heads["entropy"].to_numpy().reshape(first.shape), entropy, atol=1e-4)
+    for row in report.tokens.itertuples():
+        if (row.window, row.position) in received:
+            assert math.isclose(row.received, received[row.window, row.position], rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_padding_changes_no_figure(architecture, side, ids):
+    model, keep = tiny(architecture), PADDING[side]
+    together = sinkscope.measure(model, input_ids=ids, attention_mask=keep)
+    alone = [sinkscope.measure(model, input_ids=row[real][None]) for row, real in zip(ids, keep, strict=True)]
+    # Windows of different lengths weigh by their rows.
+    rows = [each.heads["queries"].to_numpy() for each in alone]
+    mean = sum(each.heads["entropy"].to_numpy() * n for each, n in zip(alone, rows, strict=True)) / sum(rows)
+    np.testing.assert_allclose(together.heads["entropy"].to_numpy(), mean, atol=1e-5)
+    scored = sum(int(each.summary["tokens_scored"][0]) for each in alone)
+    loss = sum(float(each.summary["nll"][0]) * int(each.summary["tokens_scored"][0]) for each in alone)
+    assert int(together.summary["tokens_scored"][0]) == scored
+    assert math.isclose(float(together.summary["nll"][0]), loss / scored, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_perplexity_equals_the_models_own_loss(architecture, ids):
+    model = tiny(architecture)
+    with torch.no_grad():
+        loss = float(model(input_ids=ids, labels=ids).loss)
+    summary = sinkscope.measure(model, input_ids=ids).summary
+    assert math.isclose(float(summary["nll"][0]), loss, rel_tol=1e-5)
+    assert math.isclose(float(summary["perplexity"][0]), math.exp(loss), rel_tol=1e-4)
+
+
+def test_a_sliding_layer_names_its_window_and_counts_only_rows_that_see_the_first_token(ids):
+    report = sinkscope.measure(tiny("mistral"), input_ids=ids)
+    heads = report.heads
+    assert set(heads["layer_type"]) == {"sliding_attention"}
+    assert set(heads["window_length"]) == {5}
+    # Queries 1 to 4 of each of the three windows; from query 5 on token 0 is out of sight.
+    assert set(heads["first_queries"]) == {3 * 4}
+    assert set(heads["queries"]) == {3 * 23}
+
+
+def test_a_learned_sink_takes_what_the_keys_do_not(ids):
+    heads = sinkscope.measure(tiny("gpt_oss"), input_ids=ids).heads
+    assert (heads["sink_logit_mass"] > 0).all()
+    np.testing.assert_allclose(heads["row_mass"] + heads["sink_logit_mass"], 1, atol=1e-5)
+    shares = heads["first_share"] / heads["first_mass"]
+    np.testing.assert_allclose(shares, 1, atol=1e-5)
+
+
+def test_half_precision_models_are_reduced_in_single(ids):
+    exact = sinkscope.measure(tiny("llama"), input_ids=ids)
+    half = sinkscope.measure(tiny("llama").to(torch.bfloat16), input_ids=ids)
+    np.testing.assert_allclose(half.heads["row_mass"], 1, atol=1e-6)
+    np.testing.assert_allclose(half.heads["first_mass"], exact.heads["first_mass"], atol=0.05)
