@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from sinkscope.attention import Call, dense
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
 from sinkscope.forward import logits
-from sinkscope.normalizers import NORMALIZERS
 from sinkscope.probe import Site, probed, served
 
 TOKENS = 17
@@ -49,7 +48,7 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
         return own()
 
     def replace(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
-        return own() if not_of_tokens(call, ids.shape[1]) else dense.attend(call, NORMALIZERS["softmax"])
+        return own() if not_of_tokens(call, ids.shape[1]) else dense.attend(call)
 
     with served(model):
         native = logits(model, ids, keep)
@@ -90,7 +89,7 @@ def agreement(
         stop = min(start + 2, length)
         # The model's own weights give padding rows values of no meaning.
         rows = keep[:, start:stop, None, None].to(output.device)
-        ours = dense.attend(call.rows(start, stop), NORMALIZERS["softmax"])
+        ours = dense.attend(call.rows(start, stop))
         worst = max(worst, difference(torch.where(rows, ours, 0), torch.where(rows, output[:, start:stop], 0)))
     return worst
 

@@ -13,7 +13,6 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.forward import logits, losses
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
 from sinkscope.metrics import Metric
-from sinkscope.normalizers import NORMALIZERS
 from sinkscope.probe import Site, probed
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Record
@@ -90,7 +89,7 @@ class _Observer:
             return output
         question = self.question.to(output.device)
         self._check(site, call, output, question.keep)
-        reductions = dense.reduce(call, NORMALIZERS["softmax"], question, output)
+        reductions = dense.reduce(call, question, output)
         layer = Layer(
             site.name, site.layer, site.call, site.layer_type, site.window, call.query.shape[1], call.sink is not None
         )

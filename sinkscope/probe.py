@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
@@ -60,10 +61,20 @@ class Probe:
     names: dict[int, str]
     calls: Counter[str] = field(default_factory=Counter)
     seen: int = 0
+    mask: Tensor | None = None
+    """The two-dimensional padding mask of the current forward, where there is one."""
 
-    def begin(self) -> None:
-        """Start counting the calls of a new forward."""
+    def begin(self, arguments: dict[str, Any]) -> None:
+        """A new forward begins: count its calls anew, and note its padding."""
         self.calls.clear()
+        mask = arguments.get("attention_mask")
+        self.mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+    def first(self, keys: int) -> Int[Tensor, "batch"]:
+        """Where the first real token stands among a call's keys, which are the last of all tokens so far."""
+        if self.mask is None:
+            return torch.zeros(1, dtype=torch.int64)
+        return (self.mask.cumsum(-1) == 0).sum(-1) - max(0, self.mask.shape[-1] - keys)
 
     def site(self, module: nn.Module, window: int | None) -> Site:
         """Where this call of the module stands within the current forward."""
@@ -93,7 +104,7 @@ def probed(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
     with ExitStack() as stack:
         stack.enter_context(_listed(probe))
         stack.enter_context(served(model))
-        hook = model.register_forward_pre_hook(lambda *_: probe.begin())
+        hook = model.register_forward_pre_hook(lambda _, __, arguments: probe.begin(arguments), with_kwargs=True)
         stack.callback(hook.remove)
         yield probe
     if not probe.seen:
@@ -139,7 +150,7 @@ def _get_interface(interface: AttentionInterface, attn_implementation: str, defa
             return own(module, query, key, value, mask, **arguments)
         fused = attn_implementation == "sdpa" and mask is None
         causal = fused and query.shape[2] > 1 and _is_causal(module, arguments)
-        call = _call((query, key, value), mask, arguments, causal=causal)
+        call = _call((query, key, value), mask, arguments, causal=causal, first=probe.first(key.shape[2]))
         weights = None
 
         def run() -> Tensor:
@@ -154,7 +165,12 @@ def _get_interface(interface: AttentionInterface, attn_implementation: str, defa
 
 
 def _call(
-    tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, arguments: dict[str, Any], *, causal: bool
+    tensors: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    arguments: dict[str, Any],
+    *,
+    causal: bool,
+    first: Int[Tensor, "batch"],
 ) -> Call:
     """Read the arguments of an attention function as its own implementation does."""
     query, key, value = tensors
@@ -174,6 +190,8 @@ def _call(
         softcap=arguments.get("softcap"),
         bias=arguments.get("position_bias"),
         sink=sink,
+        first=first,
+        dropout=arguments.get("dropout") or 0.0,
     )
 
 

@@ -1,10 +1,10 @@
 """One call of an attention layer, as plain tensors, and the scores it stands for."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -25,12 +25,14 @@ class Call:
     softcap: float | None = None
     bias: Float[Tensor, "#batch #head query key"] | None = None
     sink: Float[Tensor, "#batch head #query"] | None = None
+    first: Int[Tensor, "#batch"] = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
+    """Where the first real token stands among the keys; negative where a cache has dropped it."""
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.query.shape[1] % self.key.shape[1]:
             raise ValueError(
-                f"expected query heads to be a multiple of key heads, "
-                f"got {self.query.shape[1]} and {self.key.shape[1]}"
+                f"expected query heads to be a multiple of key heads, got {self.query.shape[1]} and {self.key.shape[1]}"
             )
 
     @property
@@ -86,9 +88,7 @@ class Call:
             scores = scores + self.mask.to(scores.dtype)
         return scores.masked_fill(~self.visible(), -torch.inf)
 
-    def output(
-        self, weights: Float[Tensor, "batch head query key"]
-    ) -> Float[Tensor, "batch head query value_width"]:
+    def output(self, weights: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query value_width"]:
         """The weighted sum of the values, in the weights' dtype."""
         batch, heads, queries, keys = weights.shape
         stacked = weights.reshape(batch, self.key.shape[1], self.repeats * queries, keys)

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from sinkscope.attention.call import Call
 from sinkscope.attention.reductions import Question, Reductions
-from sinkscope.normalizers import Normalizer
+from sinkscope.attention.swap import Swap
 
 BLOCK_ENTRIES = 1 << 22
 """Weights in one block: 16 MiB of fp32, which keeps a block's few passes near the cache."""
+
+PLAIN = Swap()
+"""Softmax in every head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,50 +28,62 @@ class Block:
 
     start: int
     call: Call
-    visible: Bool[Tensor, "#batch #head query key"]
+    visible: Bool[Tensor, "batch #head query key"]
     weights: Float[Tensor, "batch head query key"]
     sink: Float[Tensor, "batch head query"] | None
 
 
-def blocks(call: Call, normalizer: Normalizer, entries: int = BLOCK_ENTRIES) -> Iterator[Block]:
+def blocks(call: Call, swap: Swap, entries: int = BLOCK_ENTRIES) -> Iterator[Block]:
     """Go through a call in blocks of at most `entries` weights, and at least one query."""
     batch, heads, queries, _ = call.query.shape
     size = max(1, min(queries, entries // (batch * heads * call.key.shape[2])))
     for start in range(0, queries, size):
-        yield block(call, normalizer, start, min(start + size, queries))
-
-
-def block(call: Call, normalizer: Normalizer, start: int, stop: int) -> Block:
-    """The weights of the queries start…stop-1."""
-    part = call.rows(start, stop)
-    scores = part.scores()
-    if part.sink is None:
-        return Block(start, part, part.visible(), normalizer.weigh(scores), None)
-    logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
-    weights = normalizer.weigh(torch.cat([scores, logit], dim=-1), extra=1)
-    return Block(start, part, part.visible(), weights[..., :-1], weights[..., -1])
+        part = call.rows(start, min(start + size, queries))
+        yield Block(start, part, *swap.weights(part))
 
 
 def attend(
-    call: Call, normalizer: Normalizer, entries: int = BLOCK_ENTRIES
+    call: Call, swap: Swap = PLAIN, entries: int = BLOCK_ENTRIES
 ) -> Float[Tensor, "batch query head value_width"]:
-    """The layer's output under a normalizer, laid out and typed as transformers expects it."""
-    parts = [each.call.output(each.weights) for each in blocks(call, normalizer, entries)]
-    return torch.cat(parts, dim=2).transpose(1, 2).to(call.value.dtype).contiguous()
+    """The layer's output under a swap, laid out and typed as transformers expects it."""
+    return _output(call, [_values(each) for each in blocks(call, swap, entries)])
 
 
 def reduce(
     call: Call,
-    normalizer: Normalizer,
     question: Question,
     output: Float[Tensor, "batch query head value_width"] | None = None,
     entries: int = BLOCK_ENTRIES,
 ) -> Reductions:
-    """Everything the question needs to know of one call; `output` is the layer's own, for its norm."""
-    running = _Running(call, question, signed=normalizer.may_be_negative is not False)
-    for each in blocks(call, normalizer, entries):
+    """Everything the question needs to know of one call under softmax; `output` is the layer's own, for its norm."""
+    running = _Running(call, question, signed=False)
+    for each in blocks(call, PLAIN, entries):
         running.add(each)
     return running.finish(output)
+
+
+def attend_and_reduce(
+    call: Call, swap: Swap, question: Question, entries: int = BLOCK_ENTRIES
+) -> tuple[Float[Tensor, "batch query head value_width"], Reductions]:
+    """Output and reductions under a swap, from the same weights."""
+    running = _Running(call, question, signed=swap.signed)
+    parts = []
+    for each in blocks(call, swap, entries):
+        running.add(each)
+        parts.append(_values(each))
+    output = _output(call, parts)
+    return output, running.finish(output)
+
+
+def _values(each: Block) -> Float[Tensor, "batch head query value_width"]:
+    weights = each.weights
+    if each.call.dropout:
+        weights = torch.nn.functional.dropout(weights, each.call.dropout)
+    return each.call.output(weights)
+
+
+def _output(call: Call, parts: list[Tensor]) -> Float[Tensor, "batch query head value_width"]:
+    return torch.cat(parts, dim=2).transpose(1, 2).to(call.value.dtype).contiguous()
 
 
 class _Running:
@@ -89,11 +104,8 @@ class _Running:
 
     def add(self, each: Block) -> None:
         weights = each.weights
-        keys = weights.shape[-1]
-        columns = self.columns[:, :, :keys].to(weights.dtype)
+        columns = self.columns[:, :, : weights.shape[-1]].to(weights.dtype)
         visible = each.visible.to(weights.dtype)
-        # Masks are often the same for the whole batch, but the classes are not.
-        visible = visible.expand(weights.shape[0], *visible.shape[1:])
         size = weights.abs() if self.signed else weights
         row = size.sum(dim=-1)
         self._put("keys", visible.sum(dim=-1))

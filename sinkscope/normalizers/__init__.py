@@ -18,13 +18,14 @@ from sinkscope.normalizers.exponential import (
     SSMAX,
     TEMPERATURE,
 )
+from sinkscope.normalizers.modifiers import Modifier, initial_keys
 from sinkscope.normalizers.outside import adopted, imported
 from sinkscope.normalizers.pointwise import ELU1, POLYNOMIAL, SIGMOID
 from sinkscope.normalizers.rectified import RECTIFIED, RELU, RELU2, SOFTPICK
 from sinkscope.normalizers.self_adjusting import SA_SOFTMAX, SA_SOFTMAX_NORMALISED
 from sinkscope.normalizers.sparse import CLIPPED, THRESHOLD, THRESHOLD_RENORMALISED, TOPK
 
-__all__ = ["NORMALIZERS", "Normalizer", "Parameter", "resolve"]
+__all__ = ["NORMALIZERS", "Modifier", "Normalizer", "Parameter", "initial_keys", "resolve"]
 
 NORMALIZERS: Catalog[Normalizer] = Catalog(
     "normalizer",
