@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from sinkscope.metrics import METRICS
     from sinkscope.models import load
     from sinkscope.normalizers import NORMALIZERS
+    from sinkscope.patch import patched
     from sinkscope.report import Report
-    from sinkscope.study import measure
+    from sinkscope.study import compare, measure
     from sinkscope.tokens import TOKEN_CLASSES
 
 __version__ = "0.1.0"
@@ -36,8 +37,10 @@ __all__ = [
     "TextError",
     "UnknownNameError",
     "UnsupportedModelError",
+    "compare",
     "load",
     "measure",
+    "patched",
 ]
 
 _HOMES = {
@@ -46,7 +49,9 @@ _HOMES = {
     "TOKEN_CLASSES": "sinkscope.tokens",
     "Report": "sinkscope.report",
     "load": "sinkscope.models",
+    "compare": "sinkscope.study",
     "measure": "sinkscope.study",
+    "patched": "sinkscope.patch",
 }
 
 

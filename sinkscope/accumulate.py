@@ -5,6 +5,8 @@ change a digit, two processes merge by taking the union of their windows, and co
 A metric costs 16 bytes per head and window.
 """
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,18 +25,15 @@ class Tally:
         """Take in a batch: `sums` holds the pairs of these windows, in their order."""
         if len(windows) != sums[0].shape[0]:
             raise ValueError(f"expected sums for {len(windows)} windows, got {sums[0].shape[0]}")
+        self._refuse_known(windows)
         total, count = _exact(sums[0]), _exact(sums[1])
         for row, window in enumerate(windows):
-            if window in self._windows:
-                raise ValueError(f"window {window} was already counted")
             self._windows[window] = (total[row], count[row])
 
     def merge(self, other: "Tally") -> "Tally":
         """The tally of both, which must not share a window; neither is changed."""
         theirs = other._windows  # noqa: SLF001 - of the same class
-        shared = self._windows.keys() & theirs.keys()
-        if shared:
-            raise ValueError(f"window {min(shared)} was already counted")
+        self._refuse_known(theirs)
         return Tally(self._windows | theirs)
 
     @property
@@ -47,6 +46,11 @@ class Tally:
         pairs = [self._windows[window] for window in self.windows]
         sums, counts = (torch.stack([pair[side] for pair in pairs]) for side in (0, 1))
         return sums.cpu().double(), counts.cpu().double()
+
+    def _refuse_known(self, windows: Iterable[int]) -> None:
+        shared = self._windows.keys() & windows
+        if shared:
+            raise ValueError(f"window {min(shared)} was already counted")
 
 
 def ratio(sums: Float[Tensor, "window *head"], counts: Float[Tensor, "window *head"]) -> Float[Tensor, "*head"]:

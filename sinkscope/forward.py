@@ -56,20 +56,42 @@ def losses(
 
     A window's first real token is context only; every other is scored exactly once.
     """
-    ids, keep = ids.to(found.device), keep.to(found.device)
-    scored = keep[:, 1:] & keep[:, :-1]
+    targets = ids[:, 1:].to(found.device)
+    parts = []
+    for rows in _chunks(found):
+        some = torch.nn.functional.cross_entropy(
+            found[:, rows].float().flatten(0, 1), targets[:, rows].flatten(), reduction="none"
+        )
+        parts.append(some.view(ids.shape[0], -1))
+    return _over_scored(torch.cat(parts, dim=1), keep)
+
+
+@torch.no_grad()
+def divergences(
+    baseline: Float[Tensor, "batch position token"],
+    found: Float[Tensor, "batch position token"],
+    keep: Bool[Tensor, "batch position"],
+) -> tuple[Sums, Sums]:
+    """KL(baseline ‖ found) in nats and how often both put the same token first, over the scored positions."""
+    kl, same = [], []
+    for rows in _chunks(found):
+        before, after = baseline[:, rows].float().log_softmax(-1), found[:, rows].float().log_softmax(-1)
+        kl.append((before.exp() * (before - after)).sum(-1))
+        same.append((before.argmax(-1) == after.argmax(-1)).float())
+    return _over_scored(torch.cat(kl, dim=1), keep), _over_scored(torch.cat(same, dim=1), keep)
+
+
+def _chunks(found: Float[Tensor, "batch position token"]) -> Iterator[slice]:
+    """The positions that predict a next one, a few at a time."""
     batch, positions, tokens = found.shape
     step = max(1, LOGITS_AT_ONCE // (batch * tokens))
-    parts = []
-    for start in range(0, positions - 1, step):
-        rows = slice(start, min(start + step, positions - 1))
-        targets = ids[:, 1:][:, rows]
-        part = torch.nn.functional.cross_entropy(
-            found[:, rows].float().flatten(0, 1), targets.flatten(), reduction="none"
-        )
-        parts.append(part.view_as(targets))
-    nll = torch.where(scored, torch.cat(parts, dim=1), 0).cpu().double()
-    return nll.sum(dim=1, keepdim=True), scored.sum(dim=1, keepdim=True).cpu().double()
+    return (slice(start, min(start + step, positions - 1)) for start in range(0, positions - 1, step))
+
+
+def _over_scored(values: Float[Tensor, "batch predicted"], keep: Bool[Tensor, "batch position"]) -> Sums:
+    scored = keep[:, 1:] & keep[:, :-1]
+    total = torch.where(scored, values.cpu().double(), 0).sum(dim=1, keepdim=True)
+    return total, scored.sum(dim=1, keepdim=True).double()
 
 
 def _input_device(model: PreTrainedModel) -> torch.device:

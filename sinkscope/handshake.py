@@ -8,10 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, dense
+from sinkscope.attention import Call, Site, dense
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
 from sinkscope.forward import logits
-from sinkscope.probe import Site, probed, served
+from sinkscope.probe import probed, served
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""

@@ -8,12 +8,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, Question, dense
+from sinkscope.attention import Call, Question, Site, dense
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.forward import logits, losses
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
 from sinkscope.metrics import Metric
-from sinkscope.probe import Site, probed
+from sinkscope.probe import probed
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Record
 
@@ -90,10 +90,7 @@ class _Observer:
         question = self.question.to(output.device)
         self._check(site, call, output, question.keep)
         reductions = dense.reduce(call, question, output)
-        layer = Layer(
-            site.name, site.layer, site.call, site.layer_type, site.window, call.query.shape[1], call.sink is not None
-        )
-        self.record.add(layer, self.windows, reductions)
+        self.record.add(Layer.of(site, call), self.windows, reductions)
         self.seen += 1
         self.told()
         return output

@@ -19,25 +19,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
-from sinkscope.attention import Call
+from sinkscope.attention import Call, Site
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
 
 SERVED = ("eager", "sdpa")
 """The implementations whose masks and arguments are understood."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a call comes from: a module by its qualified name, the layer's own number, and which call it is.
-
-    `call` counts the calls of one module within one forward: looped layers run several times.
-    """
-
-    name: str
-    layer: int
-    call: int
-    layer_type: str | None
-    window: int | None
 
 
 Handler = Callable[[Site, Call, Callable[[], Tensor]], Tensor]

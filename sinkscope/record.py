@@ -8,7 +8,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sinkscope.accumulate import Tally
-from sinkscope.attention import Question, Reductions
+from sinkscope.attention import Call, Question, Reductions, Site
+from sinkscope.levels import share_by_level
 from sinkscope.metrics import METRICS, Metric
 from sinkscope.positions import Received, bin_edges, first_mass_by_position
 
@@ -29,10 +30,17 @@ class Layer:
     learned_sink: bool
     tallies: dict[str, Tally] = field(default_factory=dict)
     by_position: Tally = field(default_factory=Tally)
+    by_level: Tally = field(default_factory=Tally)
     widest: int = 0
     """The largest number of keys that any query saw."""
     full: bool = True
     """Whether every query saw all the real keys up to itself."""
+
+    @classmethod
+    def of(cls, site: Site, call: Call) -> "Layer":
+        """The layer that a call comes from, with nothing counted yet."""
+        heads, learned_sink = call.query.shape[1], call.sink is not None
+        return cls(site.name, site.layer, site.call, site.layer_type, site.window, heads, learned_sink)
 
     @property
     def kind(self) -> str:
@@ -55,16 +63,20 @@ class Record:
     metrics: tuple[Metric, ...]
     layers: dict[tuple[str, int], Layer] = field(default_factory=dict)
     loss: Tally = field(default_factory=Tally)
+    divergence: Tally = field(default_factory=Tally)
+    agreement: Tally = field(default_factory=Tally)
+    """Where there is a baseline to compare with: KL to it, and how often the same token comes first."""
     largest_difference: float = 0.0
     """Between a layer's own output and ours, over all calls that were checked."""
 
     @classmethod
     def start(cls, normalizer: str, windows: int, length: int, extra: Sequence[Metric] = ()) -> "Record":
         """An empty record for that many windows of at most that many tokens; `extra` metrics join the catalog's."""
-        names = [metric.name for metric in extra]
-        if taken := METRICS.keys() & names or len(set(names)) < len(names):
-            raise ValueError(f"expected extra metrics with names of their own, got {names} (taken: {taken})")
-        return cls(normalizer, bin_edges(length), Received.empty(windows, length), (*METRICS.values(), *extra))
+        standard = [metric for metric in METRICS.values() if not metric.optional]
+        names = [metric.name for metric in (*standard, *extra)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"expected extra metrics with names of their own, got {[each.name for each in extra]}")
+        return cls(normalizer, bin_edges(length), Received.empty(windows, length), (*standard, *extra))
 
     def question(
         self, keep: Bool[Tensor, "batch query"], marked: dict[str, Bool[Tensor, "batch key"]], epsilon: float
@@ -79,6 +91,8 @@ class Record:
         for metric in self.metrics:
             known.tallies.setdefault(metric.name, Tally()).add(windows, metric.function(reductions))
         known.by_position.add(windows, first_mass_by_position(reductions, self.edges))
+        if reductions.lse is not None:
+            known.by_level.add(windows, share_by_level(reductions))
         self.received.add(windows, layer.layer, reductions)
         keep = reductions.question.keep
         counted = torch.where(keep[:, None], reductions.keys, 0)

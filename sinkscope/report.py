@@ -32,6 +32,8 @@ class Report:
     * `tokens`: one row per (normalizer, window, position): the token, its class, and the mass it receives.
     * `positions`: one row per (normalizer, layer, call, head, bin of query positions): first-token mass.
     * `summary`: one row per normalizer: unweighted means over all heads, and the perplexity.
+    * `lse`: one row per (normalizer, layer, call, head, level) of a comparison that log-sum-exp explains, else empty.
+    * `sweep`: one row per (normalizer, layer) of a sweep that swaps one layer at a time, else empty.
 
     Undefined is null (NaN in a frame), and `metadata["undefined"]` says why. In the file an infinite figure is the
     string "inf" or "-inf", since JSON has none.
@@ -43,6 +45,8 @@ class Report:
     positions: pd.DataFrame
     summary: pd.DataFrame
     metadata: dict[str, Any] = field(default_factory=dict)
+    lse: pd.DataFrame = field(default_factory=pd.DataFrame)
+    sweep: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables by name."""
@@ -88,7 +92,11 @@ class Report:
 
 
 def _table(stored: dict[str, Any]) -> pd.DataFrame:
-    return pd.DataFrame({name: _column(cells, stored["types"][name]) for name, cells in stored["columns"].items()})
+    columns = {name: _column(cells, stored["types"][name]) for name, cells in stored["columns"].items()}
+    # pandas would fill the shorter ones up, and a damaged file would pass for a whole one.
+    if len({len(column) for column in columns.values()}) > 1:
+        raise ValueError("its columns have different lengths")
+    return pd.DataFrame(columns)
 
 
 def _type(dtype: Any) -> str:

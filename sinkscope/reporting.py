@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedModel
 
-from sinkscope import __version__, tables
+from sinkscope import __version__, deltas, tables
+from sinkscope.comparison import Comparison, Contender
 from sinkscope.corpus import Windows
 from sinkscope.handshake import Handshake
 from sinkscope.record import Record
@@ -36,13 +37,7 @@ class Setting:
 
 def report(record: Record, setting: Setting) -> Report:
     """The report of one run."""
-    marked = classify(setting.tokens)
-    columns = tuple(marked)
-    fixed = {
-        "windows": setting.windows.ids.shape[0],
-        "bos": bool(marked["bos"].any()) if "bos" in marked else False,
-        "epsilon": setting.epsilon,
-    }
+    columns, fixed = _columns(setting), _fixed(setting)
     return Report(
         heads=tables.heads(record, columns, fixed),
         layers=tables.layers(record, columns, fixed),
@@ -51,6 +46,74 @@ def report(record: Record, setting: Setting) -> Report:
         summary=tables.summary(record, columns, fixed),
         metadata=_metadata(record, setting),
     )
+
+
+def compared(comparison: Comparison, contenders: Sequence[Contender], setting: Setting) -> Report:
+    """The report of a comparison: plain softmax first, then each contender beside its change."""
+    columns, fixed, baseline = _columns(setting), _fixed(setting), comparison.baseline
+    both = list(zip(contenders, comparison.records, strict=True))
+    records = [record for contender, record in both if contender.layer is None]
+    swept = [(each.layer, each.label, record) for each, record in both if each.layer is not None]
+    everything = [baseline, *records]
+    summaries = [tables.summary(baseline, columns, fixed)]
+    for record in records:
+        change = pd.DataFrame([deltas.summary(baseline, record, columns)])
+        summaries.append(pd.concat([tables.summary(record, columns, fixed), change], axis=1))
+    heads = [tables.heads(baseline, columns, fixed)]
+    heads += [deltas.heads(baseline, record, columns, fixed) for record in records]
+    told = {
+        "identity_delta": comparison.identity_delta,
+        "identity_kl": comparison.identity_kl,
+        "normalizers": _cards(contenders),
+    }
+    return Report(
+        heads=_joined(heads),
+        layers=_joined([tables.layers(record, columns, fixed) for record in everything]),
+        tokens=_joined([_tokens(record, setting) for record in everything]),
+        positions=_joined([tables.positions(record) for record in everything]),
+        summary=_joined(summaries),
+        metadata=_metadata(baseline, setting) | {"comparison": told},
+        lse=deltas.levels(everything),
+        sweep=deltas.sweep(baseline, swept),
+    )
+
+
+def _columns(setting: Setting) -> tuple[str, ...]:
+    return tuple(classify(setting.tokens))
+
+
+def _fixed(setting: Setting) -> tables.Row:
+    marked = classify(setting.tokens)
+    return {
+        "windows": setting.windows.ids.shape[0],
+        "bos": bool(marked["bos"].any()) if "bos" in marked else False,
+        "epsilon": setting.epsilon,
+    }
+
+
+def _cards(contenders: Sequence[Contender]) -> dict[str, Any]:
+    """What each contender does, in the words of its card."""
+    found: dict[str, Any] = {}
+    for contender in contenders:
+        swap = next(iter(contender.plan.swaps.values()))
+        card = swap.normalizer
+        found[contender.label] = {
+            "formula": card.formula,
+            "source": card.source,
+            "published": card.published,
+            "settings": card.settings,
+            "caveat": card.caveat,
+            "modifier": "" if swap.modifier is None else swap.modifier.label,
+            "modules": {
+                name: "all heads" if each.heads is None else sorted(each.heads)
+                for name, each in contender.plan.swaps.items()
+            },
+        }
+    return found
+
+
+def _joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(parts, ignore_index=True)
 
 
 def _tokens(record: Record, setting: Setting) -> pd.DataFrame:

@@ -1,7 +1,8 @@
-"""measure(): a model, a tokenizer and a text in, a report out."""
+"""measure() and compare(): a model, a tokenizer and a text in, a report out."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import find_executable_batch_size
@@ -10,18 +11,75 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope import corpus
+from sinkscope.attention import Site
+from sinkscope.attention.swap import Swap
+from sinkscope.comparison import Contender, compare_records, needed
 from sinkscope.errors import SinkscopeError
 from sinkscope.handshake import Handshake, handshake
-from sinkscope.metrics import Metric
+from sinkscope.metrics import METRICS, Metric
+from sinkscope.normalizers import Modifier, Normalizer, resolve
 from sinkscope.observe import Batches, observe
+from sinkscope.patch import Head, plan
 from sinkscope.progress import Progress, silent
-from sinkscope.record import Record
 from sinkscope.report import Report
-from sinkscope.reporting import Setting, report
+from sinkscope.reporting import Setting, compared, report
 from sinkscope.tokens import classify, read
 
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 16384, "mps": 4096}
 """Tokens in a batch when its size is left to us: enough to keep the device busy."""
+
+Weighing = str | Normalizer | Callable[[Tensor], Tensor]
+"""A normalizer by its name and settings, by its card, or as a bare function of scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to measure, whatever is measured.
+
+    `batch_size` counts windows per forward (None: what fits), `initial` the leading keys that count as initial, and
+    `epsilon` is the threshold of the sink rate. Cards in `metrics` are measured beside the catalog's. `origin` says
+    where the model came from and `command` how the run was started; both go into the metadata only.
+    """
+
+    batch_size: int | None = None
+    initial: int = 4
+    epsilon: float = 0.3
+    metrics: Sequence[Metric] = ()
+    origin: Mapping[str, object] | None = None
+    command: Sequence[str] | None = None
+    progress: Progress = silent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swaps:
+    """What to put in softmax's place: normalizers, one after the other, after `modifier` has changed the scores.
+
+    `layers` and `heads` choose whole layers and single heads, by the model's own numbers; with neither, everything is
+    swapped. With `sweep`, each normalizer is also put into one layer at a time.
+    """
+
+    normalizers: Sequence[Weighing] = ()
+    modifier: Modifier | None = None
+    layers: Collection[int] | None = None
+    heads: Collection[Head] | None = None
+    sweep: bool = False
+
+    def contenders(self, sites: Sequence[Site]) -> list[Contender]:
+        """Every way of weighing to hold against plain softmax; ValueError for none, or for two of one name."""
+        if not self.normalizers and self.modifier is None:
+            raise ValueError("expected a normalizer or a modifier to compare with softmax, got none")
+        found = []
+        for each in self.normalizers or ("softmax",):
+            swap = Swap(resolve(each), self.modifier)
+            label = "softmax (identity)" if swap.label == "softmax" else swap.label
+            found.append(Contender(label, plan(sites, swap, self.layers, self.heads)))
+            if self.sweep:
+                numbers = sorted({site.layer for site in sites if site.name in found[-1].plan.swaps})
+                found += [Contender(label, plan(sites, swap, [layer]), layer) for layer in numbers]
+        labels = [each.label for each in found if each.layer is None]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"expected different normalizers, got {', '.join(labels)}")
+        return found
 
 
 def measure(
@@ -40,72 +98,129 @@ def measure(
 
     Text is cut into `windows` windows (None for all) of `seq_len` tokens; several texts are several documents. With
     `input_ids`, each row is one window, padded on either side where `attention_mask` is 0, and no tokenizer is needed;
-    classes that depend on text are then undefined. No text at all means the built-in sample. `options` are those of
-    `measure_windows`. The model is left exactly as it was.
+    classes that depend on text are then undefined. No text at all means the built-in sample. `options` are the fields
+    of `Options`. The model is left exactly as it was.
 
     Raises UnsupportedModelError for a model whose attention cannot be seen, TextError for a text that is too short.
     """
-    if input_ids is not None:
-        if text is not None:
-            raise ValueError("expected a text or input_ids, got both")
-        keep = None if attention_mask is None else attention_mask.bool()
-        return measure_windows(model, tokenizer, corpus.from_ids(input_ids, keep), **options)
-    if tokenizer is None:
-        raise ValueError("expected a tokenizer for the text, got None: give input_ids instead")
-    documents = corpus.read_documents([]) if text is None else _documents(text)
-    found = corpus.windows(tokenizer, documents, seq_len=seq_len, count=windows, bos=bos)
-    return measure_windows(model, tokenizer, found, **options)
+    found = _windows(tokenizer, text, input_ids, attention_mask, seq_len=seq_len, count=windows, bos=bos)
+    return measure_windows(model, tokenizer, found, Options(**options))
 
 
-def measure_windows(
+def compare(
+    model: PreTrainedModel,
+    tokenizer: Any = None,
+    text: str | Sequence[str] | None = None,
+    *,
+    normalizers: Sequence[Weighing] = (),
+    modifier: Modifier | None = None,
+    layers: Collection[int] | None = None,
+    heads: Collection[Head] | None = None,
+    sweep: bool = False,
+    input_ids: Int[Tensor, "batch position"] | None = None,
+    attention_mask: Tensor | None = None,
+    seq_len: int = 512,
+    windows: int | None = 4,
+    bos: str = "auto",
+    **options: Any,
+) -> Report:
+    """Measure the model under plain softmax and under each normalizer: sinks, loss, and the change, paired by window.
+
+    The swap is described in `Swaps`; everything else is as in `measure`. Before and after take the same windows and
+    the same code path, and the difference that our own softmax makes to the model's logits is in the metadata.
+
+    Raises what `measure` raises, UnknownNameError for an unknown normalizer, layer or head, and ValueError where there
+    is nothing to compare.
+    """
+    found = _windows(tokenizer, text, input_ids, attention_mask, seq_len=seq_len, count=windows, bos=bos)
+    swaps = Swaps(normalizers=normalizers, modifier=modifier, layers=layers, heads=heads, sweep=sweep)
+    return compare_windows(model, tokenizer, found, swaps, Options(**options))
+
+
+def measure_windows(model: PreTrainedModel, tokenizer: Any, windows: corpus.Windows, options: Options) -> Report:
+    """Measure a model on windows of tokens that are already cut."""
+    shown = _shown(model, windows)
+    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown)
+
+    def attempt(size: int) -> Report:
+        return report(observe(model, batches, shown, size, options.progress), setting)
+
+    return _in_memory(attempt, model, windows, options.batch_size)
+
+
+def compare_windows(
+    model: PreTrainedModel, tokenizer: Any, windows: corpus.Windows, swaps: Swaps, options: Options
+) -> Report:
+    """Compare normalizers on windows of tokens that are already cut."""
+    shown = _shown(model, windows)
+    contenders = swaps.contenders(shown.sites)
+    metrics = [METRICS[name] for name in needed(contenders)]
+    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, metrics=metrics)
+
+    def attempt(size: int) -> Report:
+        found = compare_records(model, batches, contenders, size, options.progress)
+        return compared(found, contenders, setting)
+
+    return _in_memory(attempt, model, windows, options.batch_size)
+
+
+def _shown(model: PreTrainedModel, windows: corpus.Windows) -> Handshake:
+    return handshake(model, windows.ids[:1][:, windows.keep[0]])
+
+
+def _prepared(
     model: PreTrainedModel,
     tokenizer: Any,
     windows: corpus.Windows,
+    options: Options,
     *,
-    batch_size: int | None = None,
-    initial: int = 4,
-    epsilon: float = 0.3,
+    shown: Handshake,
     metrics: Sequence[Metric] = (),
-    origin: Mapping[str, object] | None = None,
-    command: Sequence[str] | None = None,
-    progress: Progress = silent,
-) -> Report:
-    """Measure a model on windows of tokens that are already cut.
+) -> tuple[Setting, Batches]:
+    tokens = read(tokenizer, windows.ids, windows.keep, options.initial)
+    batches = Batches(windows.ids, windows.keep, classify(tokens), options.epsilon, [*options.metrics, *metrics])
+    setting = Setting(model, tokenizer, windows, tokens, options.epsilon, shown, options.origin, options.command)
+    return setting, batches
 
-    `batch_size` counts windows per forward (None: what fits), `initial` the leading keys that count as initial, and
-    `epsilon` is the threshold of the sink rate. Cards in `metrics` are measured beside the catalog's. `origin` says
-    where the model came from and `command` how the run was started; both go into the metadata only.
-    """
-    tokens = read(tokenizer, windows.ids, windows.keep, initial)
-    shown = handshake(model, windows.ids[:1][:, windows.keep[0]])
-    batches = Batches(windows.ids, windows.keep, classify(tokens), epsilon, metrics)
-    record = _in_memory(model, batches, shown, batch_size, progress)
-    setting = Setting(model, tokenizer, windows, tokens, epsilon, shown, origin, command)
-    return report(record, setting)
+
+Found = TypeVar("Found")
 
 
 def _in_memory(
-    model: PreTrainedModel, batches: Batches, shown: Handshake, batch_size: int | None, progress: Progress
-) -> Record:
+    attempt: Callable[[int], Found], model: PreTrainedModel, windows: corpus.Windows, batch_size: int | None
+) -> Found:
     """Every window once, in batches of the given size or, without one, of the largest that fits."""
-    count, length = batches.ids.shape
+    count, length = windows.ids.shape
     device = model.get_input_embeddings().weight.device.type
     first = max(1, TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"]) // length)
-
-    def attempt(size: int) -> Record:
-        return observe(model, batches, shown, size, progress)
-
     try:
         if batch_size is not None:
             return attempt(batch_size)
-        record: Record = find_executable_batch_size(attempt, starting_batch_size=min(count, first))()
+        found: Found = find_executable_batch_size(attempt, starting_batch_size=min(count, first))()
     except torch.OutOfMemoryError as error:
         raise _out_of_memory(batch_size, length) from error
     except RuntimeError as error:  # accelerate has no class of its own for it
         if "No executable batch size" not in str(error):
             raise
         raise _out_of_memory(1, length) from error
-    return record
+    return found
+
+
+def _windows(
+    tokenizer: Any,
+    text: str | Sequence[str] | None,
+    input_ids: Int[Tensor, "batch position"] | None,
+    attention_mask: Tensor | None,
+    **cut: Any,
+) -> corpus.Windows:
+    if input_ids is not None:
+        if text is not None:
+            raise ValueError("expected a text or input_ids, got both")
+        return corpus.from_ids(input_ids, None if attention_mask is None else attention_mask.bool())
+    if tokenizer is None:
+        raise ValueError("expected a tokenizer for the text, got None: give input_ids instead")
+    documents = corpus.read_documents([]) if text is None else _documents(text)
+    return corpus.windows(tokenizer, documents, **cut)
 
 
 def _documents(text: str | Sequence[str]) -> list[corpus.Document]:

@@ -15,15 +15,17 @@ from sinkscope.metrics import Metric
 from sinkscope.record import Layer, Record
 
 Row = dict[str, Any]
+Pair = tuple[Float[Tensor, "window head"], Float[Tensor, "window head"]]
+"""Sums and counts of one figure."""
 
 
 def heads(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
     """One row per head: where it is, how it was measured, every figure and its standard error over windows."""
     rows = []
-    for call, layer in _numbered(record):
+    for call, layer in numbered(record):
         figures = _figures(record, layer, columns)
         for head in range(layer.heads):
-            row = _place(record, layer, call) | {"head": head} | _kind(layer) | fixed
+            row = place(record, layer, call) | {"head": head} | _kind(layer) | fixed
             row["queries"] = int(layer.tallies["row_mass"].by_window()[1][:, head].sum())
             rows.append(row | {name: float(values[head]) for name, values in figures.items()})
     return pd.DataFrame(rows)
@@ -32,8 +34,8 @@ def heads(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
 def layers(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
     """One row per attention call: the unweighted means of its heads, with standard errors over windows."""
     rows = []
-    for call, layer in _numbered(record):
-        row = _place(record, layer, call) | {"module": layer.name} | _kind(layer) | {"heads": layer.heads} | fixed
+    for call, layer in numbered(record):
+        row = place(record, layer, call) | {"module": layer.name} | _kind(layer) | {"heads": layer.heads} | fixed
         rows.append(row | _means(record, [layer], columns))
     return pd.DataFrame(rows)
 
@@ -67,14 +69,14 @@ def positions(record: Record) -> pd.DataFrame:
     """First-token mass by how far behind the first token a query stands, one row per head and bin."""
     edges = record.edges
     rows = []
-    for call, layer in _numbered(record):
+    for call, layer in numbered(record):
         sums, counts = layer.by_position.by_window()
         figure, count = ratio(sums, counts), counts.sum(0)
         for head in range(layer.heads):
-            place = _place(record, layer, call) | {"head": head}
+            where = place(record, layer, call) | {"head": head}
             for index, (start, stop) in enumerate(pairwise(edges)):
                 bin_ = {"query_from": start, "query_to": stop - 1, "queries": int(count[head, index])}
-                rows.append(place | bin_ | {"first_mass": float(figure[head, index])})
+                rows.append(where | bin_ | {"first_mass": float(figure[head, index])})
     return pd.DataFrame(rows)
 
 
@@ -102,7 +104,7 @@ def _optional(tensor: Tensor) -> list[float]:
     return tensor.double().masked_fill(tensor < 0, math.nan).flatten().tolist()
 
 
-def _numbered(record: Record) -> Iterable[tuple[int, Layer]]:
+def numbered(record: Record) -> Iterable[tuple[int, Layer]]:
     """The layers, each with its index among the calls that share its layer number."""
     calls: dict[int, int] = {}
     for layer in record.in_order():
@@ -110,7 +112,8 @@ def _numbered(record: Record) -> Iterable[tuple[int, Layer]]:
         yield calls[layer.layer], layer
 
 
-def _place(record: Record, layer: Layer, call: int) -> Row:
+def place(record: Record, layer: Layer, call: int) -> Row:
+    """The columns that say where a row belongs."""
     return {"normalizer": record.normalizer, "layer": layer.layer, "call": call}
 
 
@@ -125,23 +128,30 @@ def _figures(record: Record, layer: Layer, columns: tuple[str, ...]) -> dict[str
         figures[name] = ratio(sums, counts)
         figures[f"{name}_se"] = standard_error(influences(sums, counts))
         if metric.name == "mass":
-            figures[name.replace("_mass", "_queries")] = counts.sum(0)
+            figures[name.removesuffix("mass") + "queries"] = counts.sum(0)
     return figures
+
+
+def pooled(record: Record, chosen: list[Layer], columns: tuple[str, ...]) -> dict[str, Pair]:
+    """Sums and counts of every figure over all heads of some layers, [window head]."""
+    parts: dict[str, list[Pair]] = {}
+    for layer in chosen:
+        for name, _, sums, counts in _sums(record, layer, columns):
+            parts.setdefault(name, []).append((sums, counts))
+    return {
+        name: (torch.cat([sums for sums, _ in pairs], dim=1), torch.cat([counts for _, counts in pairs], dim=1))
+        for name, pairs in parts.items()
+    }
 
 
 def _means(record: Record, chosen: list[Layer], columns: tuple[str, ...]) -> Row:
     """Unweighted means over the heads in which a figure is defined, and their errors over windows."""
-    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for layer in chosen:
-        for name, _, sums, counts in _sums(record, layer, columns):
-            pairs.setdefault(name, []).append((sums, counts))
     row: Row = {}
-    for name, parts in pairs.items():
-        sums, counts = (torch.cat([part[side] for part in parts], dim=1) for side in (0, 1))
+    for name, (sums, counts) in pooled(record, chosen, columns).items():
         defined = counts.sum(0) > 0
-        sums, counts = sums[:, defined], counts[:, defined]
-        row[name] = float(ratio(sums, counts).mean())
-        row[f"{name}_se"] = float(standard_error(influences(sums, counts).mean(dim=1)))
+        some = sums[:, defined], counts[:, defined]
+        row[name] = float(ratio(*some).mean())
+        row[f"{name}_se"] = float(standard_error(influences(*some).mean(dim=1)))
     return row
 
 

@@ -5,5 +5,6 @@ A new path through a layer goes into a file here and ends in the same `Reduction
 
 from sinkscope.attention.call import Call
 from sinkscope.attention.reductions import OPTIONAL, Question, Reductions
+from sinkscope.attention.site import Site
 
-__all__ = ["OPTIONAL", "Call", "Question", "Reductions"]
+__all__ = ["OPTIONAL", "Call", "Question", "Reductions", "Site"]

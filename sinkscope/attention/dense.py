@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.attention.call import Call
 from sinkscope.attention.reductions import Question, Reductions
-from sinkscope.attention.swap import Swap
+from sinkscope.attention.swap import Swap, Weighed
 
 BLOCK_ENTRIES = 1 << 22
 """Weights in one block: 16 MiB of fp32, which keeps a block's few passes near the cache."""
@@ -28,9 +28,7 @@ class Block:
 
     start: int
     call: Call
-    visible: Bool[Tensor, "batch #head query key"]
-    weights: Float[Tensor, "batch head query key"]
-    sink: Float[Tensor, "batch head query"] | None
+    weighed: Weighed
 
 
 def blocks(call: Call, swap: Swap, entries: int = BLOCK_ENTRIES) -> Iterator[Block]:
@@ -39,7 +37,7 @@ def blocks(call: Call, swap: Swap, entries: int = BLOCK_ENTRIES) -> Iterator[Blo
     size = max(1, min(queries, entries // (batch * heads * call.key.shape[2])))
     for start in range(0, queries, size):
         part = call.rows(start, min(start + size, queries))
-        yield Block(start, part, *swap.weights(part))
+        yield Block(start, part, swap.weigh(part))
 
 
 def attend(
@@ -56,7 +54,7 @@ def reduce(
     entries: int = BLOCK_ENTRIES,
 ) -> Reductions:
     """Everything the question needs to know of one call under softmax; `output` is the layer's own, for its norm."""
-    running = _Running(call, question, signed=False)
+    running = _Running(call, question, PLAIN)
     for each in blocks(call, PLAIN, entries):
         running.add(each)
     return running.finish(output)
@@ -66,7 +64,7 @@ def attend_and_reduce(
     call: Call, swap: Swap, question: Question, entries: int = BLOCK_ENTRIES
 ) -> tuple[Float[Tensor, "batch query head value_width"], Reductions]:
     """Output and reductions under a swap, from the same weights."""
-    running = _Running(call, question, signed=swap.signed)
+    running = _Running(call, question, swap)
     parts = []
     for each in blocks(call, swap, entries):
         running.add(each)
@@ -76,7 +74,7 @@ def attend_and_reduce(
 
 
 def _values(each: Block) -> Float[Tensor, "batch head query value_width"]:
-    weights = each.weights
+    weights = each.weighed.weights
     if each.call.dropout:
         weights = torch.nn.functional.dropout(weights, each.call.dropout)
     return each.call.output(weights)
@@ -89,10 +87,10 @@ def _output(call: Call, parts: list[Tensor]) -> Float[Tensor, "batch query head 
 class _Running:
     """The reductions of one call while its blocks go by."""
 
-    def __init__(self, call: Call, question: Question, *, signed: bool) -> None:
+    def __init__(self, call: Call, question: Question, swap: Swap) -> None:
         self.call = call
         self.question = question
-        self.signed = signed
+        self.swap = swap
         self.columns = torch.stack([*question.marked.values()], dim=-1)[:, None]
         self.rows: dict[str, list[Tensor]] = {}
         if "received" in question.needs:
@@ -103,35 +101,45 @@ class _Running:
             self.receivers = torch.zeros_like(self.received)
 
     def add(self, each: Block) -> None:
-        weights = each.weights
+        found = each.weighed
+        weights = found.weights
         columns = self.columns[:, :, : weights.shape[-1]].to(weights.dtype)
-        visible = each.visible.to(weights.dtype)
-        size = weights.abs() if self.signed else weights
+        visible = found.visible.to(weights.dtype)
+        size = weights.abs() if self.swap.signed else weights
         row = size.sum(dim=-1)
         self._put("keys", visible.sum(dim=-1))
         self._put("seen", visible @ columns)
         self._put("mass", weights @ columns)
-        self._put("row_mass", weights.sum(dim=-1) if self.signed else row)
-        self._put("absolute_row", row if each.sink is None else row + each.sink.abs())
-        if self.signed:
+        self._put("row_mass", weights.sum(dim=-1) if self.swap.signed else row)
+        self._put("absolute_row", row if found.sink is None else row + found.sink.abs())
+        if self.swap.signed:
             self._put("absolute_mass", size @ columns)
-        if each.sink is not None:
-            self._put("sink_mass", each.sink)
-        if "entropy" in self.question.needs:
-            self._put("entropy", _entropy(size, row))
-        if "squares" in self.question.needs:
-            self._put("squares", weights.square().sum(dim=-1))
-        if "zeros" in self.question.needs:
-            self._put("zeros", ((weights == 0) & each.visible).sum(dim=-1).to(weights.dtype))
+        if found.sink is not None:
+            self._put("sink_mass", found.sink)
+        self._add_optional(each, size, row)
         if "received" in self.question.needs:
             self._receive(each, visible)
 
+    def _add_optional(self, each: Block, size: Tensor, row: Tensor) -> None:
+        found, needs = each.weighed, self.question.needs
+        if "entropy" in needs:
+            self._put("entropy", _entropy(size, row))
+        if "squares" in needs:
+            self._put("squares", found.weights.square().sum(dim=-1))
+        if "zeros" in needs:
+            self._put("zeros", ((found.weights == 0) & found.visible).sum(dim=-1).to(row.dtype))
+        if "lse" in needs:
+            self._put("lse", found.scores.logsumexp(dim=-1))
+        if "degenerate" in needs and (rows := self.swap.degenerate(found)) is not None:
+            self._put("degenerate", rows.to(row.dtype))
+
     def _receive(self, each: Block, visible: Tensor) -> None:
-        queries, keys = each.weights.shape[-2:]
+        weights = each.weighed.weights
+        queries, keys = weights.shape[-2:]
         query = torch.arange(each.start, each.start + queries, device=visible.device)
         later = (query[:, None] > torch.arange(keys, device=visible.device)).to(visible.dtype)
         later = later * self.question.keep[:, None, query, None]
-        self.received[..., :keys] += (each.weights * later).sum(dim=2)
+        self.received[..., :keys] += (weights * later).sum(dim=2)
         self.receivers[..., :keys] += (visible * later).sum(dim=2)
 
     def _put(self, name: str, rows: Tensor) -> None:

@@ -59,6 +59,10 @@ class Reductions:
     """Σw² over real keys."""
     zeros: Float[Tensor, "batch head query"] | None = None
     """How many visible keys have a weight of exactly 0."""
+    lse: Float[Tensor, "batch head query"] | None = None
+    """log Σ exp(score) over the keys the query sees, whatever the normalizer; -inf where it sees none."""
+    degenerate: Float[Tensor, "batch head query"] | None = None
+    """1 where the normalizer's formula defines nothing, for normalizers that have such rows."""
     received: Float[Tensor, "batch head key"] | None = None
     """Σw that each key gets from later queries."""
     receivers: Float[Tensor, "batch #head key"] | None = None
@@ -82,5 +86,7 @@ class Reductions:
         return self.question.rows[:, None, :] & (self.keys > 0)
 
 
-OPTIONAL = frozenset({"entropy", "squares", "zeros", "received", "value_norm", "output_norm"})
+OPTIONAL = frozenset(
+    {"entropy", "squares", "zeros", "lse", "degenerate", "received", "value_norm", "output_norm"},
+)
 """The reductions a metric can ask for by name; the others cost next to nothing and are always there."""

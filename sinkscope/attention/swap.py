@@ -12,6 +12,17 @@ from sinkscope.normalizers import NORMALIZERS, Modifier, Normalizer
 SOFTMAX = NORMALIZERS["softmax"]
 
 
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """Some queries' scores as the normalizer saw them, what they may see, and their weights."""
+
+    scores: Float[Tensor, "batch head query key"]
+    visible: Bool[Tensor, "batch #head query key"]
+    weights: Float[Tensor, "batch head query key"]
+    sink: Float[Tensor, "batch head query"] | None
+    """The weight of the learned sink, where the layer has one."""
+
+
 @dataclass(frozen=True)
 class Swap:
     """A normalizer and a modifier for some heads of a layer (None: all); the other heads keep plain softmax."""
@@ -21,35 +32,55 @@ class Swap:
     heads: frozenset[int] | None = None
 
     @property
+    def label(self) -> str:
+        """How tables name it."""
+        changed = "" if self.modifier is None else self.modifier.label
+        return f"{self.normalizer.spec} + {changed}" if changed else self.normalizer.spec
+
+    @property
     def signed(self) -> bool:
         """Whether a weight may be negative, for all anybody knows."""
         return self.normalizer.may_be_negative is not False
 
-    def weights(
-        self, part: Call
-    ) -> tuple[Bool[Tensor, "batch #head query key"], Float[Tensor, "batch head query key"], Tensor | None]:
-        """What each query may see, its weights, and those of the learned sink, [batch head query], if there is one."""
-        scores, seen = part.scores(), part.visible()
+    def weigh(self, part: Call) -> Weighed:
+        """The weights of every query of the call."""
+        scores, visible = part.scores(), part.visible()
+        swapped = self._whole(part, scores, visible)
         if self.heads is None:
-            return self._weigh(part, scores, seen)
-        chosen = torch.tensor([head in self.heads for head in range(scores.shape[1])], device=scores.device)
-        plain, swapped = Swap()._weigh(part, scores, seen), self._weigh(part, scores, seen)  # noqa: SLF001 - of its own class
-        visible = torch.where(chosen[:, None, None], swapped[0], plain[0])
-        weights = torch.where(chosen[:, None, None], swapped[1], plain[1])
-        if plain[2] is None or swapped[2] is None:
-            return visible, weights, None
-        return visible, weights, torch.where(chosen[:, None], swapped[2], plain[2])
+            return swapped
+        plain = Swap()._whole(part, scores, visible)  # noqa: SLF001 - of its own class
+        heads = torch.tensor([head in self.heads for head in range(scores.shape[1])], device=scores.device)
+        chosen = heads[:, None, None]
+        sink = swapped.sink
+        if sink is not None and plain.sink is not None:
+            sink = torch.where(chosen[..., 0], sink, plain.sink)
+        return Weighed(
+            torch.where(chosen, swapped.scores, plain.scores),
+            torch.where(chosen, swapped.visible, plain.visible),
+            torch.where(chosen, swapped.weights, plain.weights),
+            sink,
+        )
 
-    def _weigh(
+    def degenerate(self, weighed: Weighed) -> Bool[Tensor, "batch head query"] | None:
+        """The rows where the normalizer's formula defines nothing; None where that cannot happen."""
+        if self.normalizer.degenerate is None:
+            return None
+        rows = self.normalizer.degenerate_rows(weighed.scores)
+        if self.heads is None:
+            return rows
+        heads = torch.tensor([head in self.heads for head in range(rows.shape[1])], device=rows.device)
+        return rows & heads[:, None]
+
+    def _whole(
         self, part: Call, scores: Float[Tensor, "batch head query key"], seen: Bool[Tensor, "#batch #head query key"]
-    ) -> tuple[Bool[Tensor, "batch #head query key"], Float[Tensor, "batch head query key"], Tensor | None]:
+    ) -> Weighed:
         # Masks are often the same for the whole batch, but the classes of its tokens are not.
         visible = seen.expand(scores.shape[0], *seen.shape[1:])
         if self.modifier is not None:
             scores = self.modifier.apply(scores, seen, part.first)
             visible = scores > -torch.inf
         if part.sink is None:
-            return visible, self.normalizer.weigh(scores), None
+            return Weighed(scores, visible, self.normalizer.weigh(scores), None)
         logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
         weights = self.normalizer.weigh(torch.cat([scores, logit], dim=-1), extra=1)
-        return visible, weights[..., :-1], weights[..., -1]
+        return Weighed(scores, visible, weights[..., :-1], weights[..., -1])

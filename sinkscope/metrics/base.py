@@ -21,8 +21,9 @@ class Metric:
 
     A metric `per_class` returns [batch, head, column] and is reported once for each class of tokens, as
     `{class}_{name}`. `needs` names the optional reductions that the function reads. `low` and `high` bound the figure
-    where it has bounds; None means that it has none. The function must not let padding or rows that do not count
-    change its result: `reductions.counted()` tells which do.
+    where it has bounds; None means that it has none. An `optional` metric is measured only where it is asked for.
+    The function must not let padding or rows that do not count change its result: `reductions.counted()` tells which
+    do.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Metric:
     high: float | None = None
     needs: frozenset[str] = frozenset()
     per_class: bool = False
+    optional: bool = False
 
 
 def over(

@@ -40,10 +40,30 @@ def exact_zeros(reductions: Reductions) -> Sums:
     return over(reductions.zeros, rows)[0], seen
 
 
+def lse(reductions: Reductions) -> Sums:
+    """Mean of log Σ exp(score) over the keys a query sees."""
+    if reductions.lse is None:
+        raise ValueError("expected reductions with log-sum-exp, got none")
+    return over(reductions.lse, reductions.counted())
+
+
+def degenerate_rows(reductions: Reductions) -> Sums:
+    """The share of rows where the normalizer's formula defines nothing."""
+    rows = reductions.counted()
+    if reductions.degenerate is None:
+        return over(torch.zeros_like(reductions.row_mass), torch.zeros_like(rows))
+    return over(reductions.degenerate, rows)
+
+
 def _real(reductions: Reductions) -> torch.Tensor:
     """Σ|w| over real keys: the row without its learned sink."""
     sink = reductions.sink_mass
-    return reductions.absolute_row if sink is None else reductions.absolute_row - sink.abs()
+    if sink is None:
+        return reductions.absolute_row
+    if reductions.absolute_mass is reductions.mass:
+        # No weight is negative. Subtracting a sink that takes nearly all would leave rounding only.
+        return reductions.row_mass
+    return reductions.absolute_row - sink.abs()
 
 
 def _nonzero(reductions: Reductions) -> torch.Tensor:

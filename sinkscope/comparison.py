@@ -1,0 +1,151 @@
+"""Every window once under each normalizer, all through the same code path, so that differences are the normalizers'."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sinkscope.attention import Call, Question, Site, dense
+from sinkscope.attention.dense import PLAIN
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.forward import divergences, logits, losses
+from sinkscope.handshake import difference, not_of_tokens
+from sinkscope.metrics import METRICS
+from sinkscope.observe import Batches
+from sinkscope.patch import Plan, check_heads
+from sinkscope.probe import probed
+from sinkscope.progress import Progress
+from sinkscope.record import Layer, Record
+
+EXPLAINED_BY_LSE = ("softmax1", "softmax_n", "sink_logit")
+"""The normalizers whose effect is a function of each row's log-sum-exp alone."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way of weighing that is held against plain softmax: its name in the tables, and its swaps."""
+
+    label: str
+    plan: Plan
+    layer: int | None = None
+    """The one layer that is swapped, in a sweep over layers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The records of a comparison, plain softmax first, and of a sweep over layers, if there was one."""
+
+    baseline: Record
+    records: list[Record]
+    identity_delta: float
+    """The largest difference that our own softmax made to the model's logits over the first batch, relative to the
+    largest logit."""
+    identity_kl: float
+    """KL(model ‖ our own softmax) over the first batch, in nats."""
+
+
+def compare_records(
+    model: PreTrainedModel,
+    batches: Batches,
+    contenders: Sequence[Contender],
+    size: int,
+    progress: Progress,
+) -> Comparison:
+    """Run all windows under plain softmax and under each contender, `size` windows at a time.
+
+    A contender of a sweep is only scored; of the others everything is reduced. Raises UnsupportedModelError if a layer
+    that was to be swapped was not called.
+    """
+    count, length = batches.ids.shape
+    baseline = Record.start("softmax", count, length, batches.metrics)
+    records = [Record.start(each.label, count, length, batches.metrics) for each in contenders]
+    tokens, done, delta = int(batches.keep.sum()) * (1 + len(contenders)), 0, (0.0, 0.0)
+    progress("comparing", 0, tokens)
+    for windows in batches.of(size):
+        at = slice(windows.start, windows.stop)
+        ids, keep = batches.ids[at], batches.keep[at]
+        plain = _forward(model, batches, windows, baseline, Plan({}))
+        if windows.start == 0:
+            native = logits(model, ids, keep)
+            (kl, scored), _ = divergences(native, plain, keep)
+            delta = difference(plain, native), float(kl.sum() / scored.sum())
+        baseline.loss.add(windows, losses(plain, ids, keep))
+        progress("comparing", done := done + int(keep.sum()), tokens)
+        for contender, record in zip(contenders, records, strict=True):
+            found = _forward(model, batches, windows, record, contender.plan, scored_only=contender.layer is not None)
+            _score(record, windows, (plain, found), batches)
+            progress("comparing", done := done + int(keep.sum()), tokens)
+    return Comparison(baseline, records, *delta)
+
+
+def needed(contenders: Sequence[Contender]) -> list[str]:
+    """The optional metrics that tell something of these contenders."""
+    swaps = [swap for contender in contenders for swap in contender.plan.swaps.values()]
+    found = []
+    if any(swap.normalizer.name in EXPLAINED_BY_LSE for swap in swaps):
+        found.append("lse")
+    if any(swap.normalizer.degenerate is not None for swap in swaps):
+        found.append("degenerate_rows")
+    return [name for name in METRICS if name in found]
+
+
+def _score(
+    record: Record,
+    windows: range,
+    both: tuple[Float[Tensor, "batch position token"], Float[Tensor, "batch position token"]],
+    batches: Batches,
+) -> None:
+    at = slice(windows.start, windows.stop)
+    ids, keep = batches.ids[at], batches.keep[at]
+    divergence, agreement = divergences(*both, keep)
+    record.loss.add(windows, losses(both[1], ids, keep))
+    record.divergence.add(windows, divergence)
+    record.agreement.add(windows, agreement)
+
+
+def _forward(
+    model: PreTrainedModel,
+    batches: Batches,
+    windows: range,
+    record: Record,
+    plan: Plan,
+    *,
+    scored_only: bool = False,
+) -> Float[Tensor, "batch position token"]:
+    at = slice(windows.start, windows.stop)
+    replacer = _Replacer(record, batches.question(record, windows), windows, plan, scored_only=scored_only)
+    with probed(model, replacer):
+        found = logits(model, batches.ids[at], batches.keep[at])
+    if missed := plan.missed(replacer.seen):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} never called {missed[0]} over this text: nothing was swapped there"
+        )
+    return found
+
+
+@dataclass(eq=False)
+class _Replacer:
+    """What a probe calls for each attention call of one batch: weigh it by the plan, reduce the weights, go on."""
+
+    record: Record
+    question: Question
+    windows: range
+    plan: Plan
+    scored_only: bool
+
+    def __post_init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def __call__(self, site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
+        if not_of_tokens(call, self.question.keep.shape[1]):
+            return own()
+        self.seen.add(site.name)
+        swap = self.plan.swap(site) or PLAIN
+        check_heads(site, call, swap)
+        if self.scored_only:
+            return dense.attend(call, swap)
+        output, reductions = dense.attend_and_reduce(call, swap, self.question.to(call.query.device))
+        self.record.add(Layer.of(site, call), self.windows, reductions)
+        return output
