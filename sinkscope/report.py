@@ -53,6 +53,15 @@ class Report:
         names = [each.name for each in dataclasses.fields(self) if each.name != "metadata"]
         return {name: getattr(self, name) for name in names}
 
+    def first(self) -> "Report":
+        """The run under its first normalizer alone: the baseline where several were compared, else all there is."""
+        name = self.summary["normalizer"].iloc[0]
+        tables: dict[str, Any] = {
+            key: table[table["normalizer"] == name].reset_index(drop=True) if "normalizer" in table else table
+            for key, table in self.tables().items()
+        }
+        return dataclasses.replace(self, **tables)
+
     def to_json(self) -> str:
         """The whole run as one strict JSON document, a column to a line."""
         lines = []

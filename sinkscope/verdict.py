@@ -38,9 +38,11 @@ def _sinks(report: Report, row: pd.Series) -> str:
     heads = _count(total, "head") if defined == total else f"{defined} heads (of {total}) that see the first token"
     epsilon, rate = f"{row['epsilon']:g}", row["sink_rate"]
     if rate > 0:
-        claim = f"{percent(rate)} of the {heads} are sinks: more than {epsilon} of their attention is on the first token"
+        claim = (
+            f"{percent(rate)} of the {heads} are sinks: more than {epsilon} of their attention is on the first token"
+        )
     else:
-        top = report.heads.loc[shares.idxmax()]
+        top = report.heads.iloc[int(shares.argmax())]
         strongest = f"the strongest, {top['layer']}.{top['head']} (layer.head), {percent(top['first_share'])}"
         claim = f"No sinks among the {heads}: none puts more than {epsilon} on the first token, {strongest}"
     errors = _error(row["first_share_se"])
@@ -62,7 +64,7 @@ def _where(report: Report) -> list[str]:
     else:
         run = f"in layer {first}" if first == last else f"in layers {first} to {last}"
         where = f"The first is in layer {sinking.index[0]}, and {percent(held, 0)} of them are {run} ({layers})"
-    peak = report.layers.loc[report.layers["first_share"].idxmax()]
+    peak = report.layers.iloc[int(report.layers["first_share"].argmax())]
     return [f"{where}; the strongest layer is {peak['layer']}, with {percent(peak['first_share'])} on average."]
 
 

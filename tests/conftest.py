@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # the models are too small to share out
 
 BASE = {
     "vocab_size": 300,

@@ -1,18 +1,22 @@
 """The commands in one list, and the one place where errors become messages."""
 
+import errno
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sinkscope import __version__
 from sinkscope.cli import caching, environment, listing, measure
-from sinkscope.cli.console import escaped
+from sinkscope.cli.console import say, settle
 from sinkscope.errors import SinkscopeError
+
+INTERRUPTED = 130
+"""What shells expect of a program that Ctrl-C has ended."""
 
 app = typer.Typer(
     name="sinkscope",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -23,10 +27,11 @@ app.command("env")(environment.show)
 app.add_typer(caching.commands, name="cache")
 
 
-def _print_version(value: bool) -> None:
+def _print_version(value: bool) -> bool:
     if value:
         typer.echo(f"sinkscope {__version__}")
         raise typer.Exit
+    return value
 
 
 @app.callback()
@@ -43,8 +48,57 @@ def _sinkscope(
 
 def main() -> None:
     """Run the command line: exit 0, 1 for what sinkscope refuses, 2 for usage, 130 after Ctrl-C."""
+    settle()
+    sys.exit(_status())
+
+
+def _status() -> int:
+    """The exit status, after every error that is not a bug has become one line on stderr."""
     try:
-        app()
+        status: int | None = app(sys.argv[1:] or ["--help"], prog_name="sinkscope", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except typer.TyperException as error:
+        say(f"sinkscope: {_advice(error)}")
+        return error.exit_code
     except SinkscopeError as error:
-        sys.stderr.write(f"sinkscope: {escaped(str(error))}\n")
-        sys.exit(1)
+        say(f"sinkscope: {error}")
+        return 1
+    except OSError as error:
+        if not _of_stdout(error):
+            raise
+        _give_up_stdout()
+        # Whoever closed the pipe has seen enough; a full disk has to be told.
+        if error.errno != errno.EPIPE:
+            say(f"sinkscope: cannot write the results: {error.strerror}")
+        return 1
+    except Exception as error:
+        if not _out_of_memory(error):
+            raise
+        say("sinkscope: out of memory: use a shorter --seq-len, --batch-size 1, or --dtype bfloat16")
+        return 1
+    return status or 0
+
+
+def _advice(error: typer.TyperException) -> str:
+    """What is wrong with the command line, on one line, and where to read how it is right."""
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    context: Any = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "sinkscope"
+    return f"{message}; see `{command} --help`"
+
+
+def _of_stdout(error: OSError) -> bool:
+    """Whether it is stdout that failed: files of ours fail as OutputError, and others have a name."""
+    return error.filename is None and error.errno in {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+def _give_up_stdout() -> None:
+    # Python writes what is left in the buffer once more when it ends, and would complain once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; torch's own class is known by its name, since nobody may have imported torch."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

@@ -3,11 +3,12 @@
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
+from sinkscope.cli.columns import columns
 from sinkscope.cli.console import results
+from sinkscope.documents import shown
 
-commands = typer.Typer(no_args_is_help=True, help="Show or clear the converted models that are kept.")
+commands = typer.Typer(help="Show or clear the converted models that are kept.")
 
 
 @commands.command()
@@ -17,17 +18,11 @@ def show() -> None:
 
     entries = cache.entries()
     console = results()
-    console.print(
-        f"{cache.directory()}: {len(entries)} converted, {_size(sum(each.bytes for each in entries))}", soft_wrap=True
-    )
-    if not entries:
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("model", "size", "created", "file hash"):
-        table.add_column(name, overflow="fold")
-    for each in entries:
-        table.add_row(each.name, _size(each.bytes), each.created, each.sha256[:12])
-    console.print(table)
+    total = _size(sum(each.bytes for each in entries))
+    console.print(shown(f"{cache.directory()}: {len(entries)} converted, {total}"), soft_wrap=True)
+    if entries:
+        rows = [[shown(each.name), _size(each.bytes), each.created, each.sha256[:12]] for each in entries]
+        columns(console, ["model", "size", "created", "file hash"], rows, frozenset({"model"}))
 
 
 @commands.command()
@@ -41,9 +36,8 @@ def clear(
     results().print(f"removed {len(gone)}, freed {_size(sum(each.bytes for each in gone))}")
 
 
-def _size(size: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
+def _size(size: int) -> str:
+    for power, unit in enumerate(("B", "kB", "MB")):
+        if size < 1000 ** (power + 1):
+            return f"{size / 1000**power:.0f} {unit}"
+    return f"{size / 1e9:.1f} GB"

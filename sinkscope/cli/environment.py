@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from sinkscope import __version__
 from sinkscope.cli.console import results
+from sinkscope.documents import shown
 
 PACKAGES = (
     "torch",
@@ -42,8 +43,9 @@ def show() -> None:
     lines |= {name: _version(name) for name in PACKAGES}
     lines |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
     width = max(map(len, lines))
+    console = results()
     for name, value in lines.items():
-        results().print(f"{name:<{width}}  {value}", soft_wrap=True)
+        console.print(shown(f"{name:<{width}}  {value}"), soft_wrap=True)
 
 
 def _devices() -> list[str]:

@@ -1,15 +1,13 @@
 """`sinkscope list`: what there is of each family of variants, from its catalog."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from sinkscope.catalog import Catalog
+from sinkscope.cli.columns import entries
 from sinkscope.cli.console import results
-
-if TYPE_CHECKING:
-    from sinkscope.catalog import Catalog
 
 
 class Family(StrEnum):
@@ -23,53 +21,41 @@ class Family(StrEnum):
 
 def show(family: Annotated[Family, typer.Argument(help="Which catalog.", show_default=False)]) -> None:
     """List normalizers, metrics, token classes or output formats, each in a sentence."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    names, columns = _columns(family)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for card in _catalog(family).values():
-        table.add_row(*(column(card) for column in columns))
-    results().print(table)
+    catalog, entry = _catalog(family)
+    entries(results(), [entry(card) for card in catalog.values()])
 
 
-def _catalog(family: Family) -> "Catalog[Any]":
+def _catalog(family: Family) -> tuple[Catalog[Any], Any]:
+    """The family's cards, and the function from one of them to its name and its sentence."""
     # A catalog is imported when it is asked for: most of them need torch.
     if family is Family.normalizers:
         from sinkscope.normalizers import NORMALIZERS
 
-        return NORMALIZERS
+        return NORMALIZERS, _normalizer
     if family is Family.metrics:
         from sinkscope.metrics import METRICS
 
-        return METRICS
+        return METRICS, _metric
     if family is Family.tokens:
         from sinkscope.tokens import TOKEN_CLASSES
 
-        return TOKEN_CLASSES
+        return TOKEN_CLASSES, _plain
     from sinkscope.exporters import EXPORTERS
 
-    return EXPORTERS
+    return EXPORTERS, _plain
 
 
-def _columns(family: Family) -> tuple[list[str], list[Any]]:
-    name, summary = (lambda card: card.name), (lambda card: card.summary)
-    if family is Family.metrics:
-        return ["column", "unit", "what it is"], [_metric_name, lambda card: card.unit, summary]
-    if family is Family.tokens:
-        return ["class", "kind", "what it is"], [name, lambda card: "overlay" if card.overlay else "part", summary]
-    if family is Family.normalizers:
-        return ["normalizer", "formula", "source"], [_spelled, lambda card: card.formula, _source]
-    return ["suffix", "what it holds"], [name, summary]
+def _plain(card: Any) -> tuple[str, str]:
+    return card.name, card.summary
 
 
-def _metric_name(card: Any) -> str:
-    return f"{{class}}_{card.name}" if card.per_class else str(card.name)
+def _metric(card: Any) -> tuple[str, str]:
+    """The name as in the tables, where metrics of classes have one column a class."""
+    name = f"CLASS_{card.name}" if card.per_class else card.name
+    return name, f"{card.summary} [{card.unit}]"
 
 
-def _spelled(card: Any) -> str:
+def _normalizer(card: Any) -> tuple[str, str]:
+    """The name as in --normalizer, with its parameters at their defaults; its formula and where it is from."""
     parameters = ",".join(f"{each.name}={each.default:g}" for each in card.parameters)
-    return f"{card.name}:{parameters}" if parameters else str(card.name)
-
-
-def _source(card: Any) -> str:
-    return str(card.source) if card.published else f"ad hoc, unpublished: {card.source}"
+    return f"{card.name}:{parameters}" if parameters else card.name, f"{card.formula}  [{card.source}]"

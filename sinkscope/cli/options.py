@@ -1,5 +1,6 @@
 """The options that commands share, spelled once."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,9 @@ WHERE = "Model"
 TEXT = "Text"
 FIGURES = "Figures"
 OUTPUT = "Output"
+
+WINDOWS = 4
+"""How many windows are measured when nobody says."""
 
 
 class Dtype(StrEnum):
@@ -29,17 +33,21 @@ class Bos(StrEnum):
     never = "never"
 
 
-def positive(value: str | None) -> str | None:
-    """A whole number from 1, or the word `auto` or `all`."""
-    if value in {None, "auto", "all"} or (value.isascii() and value.isdigit() and int(value) > 0):
-        return value
-    raise typer.BadParameter(f"{value!r} is neither a whole number from 1 nor the word it may be instead")
+def count_or(word: str) -> Callable[[str | None], str | None]:
+    """A check for a whole number from 1, or the word that may stand in its place."""
+
+    def checked(value: str | None) -> str | None:
+        if value is None or value == word or (value.isascii() and value.isdigit() and int(value) > 0):
+            return value
+        raise typer.BadParameter(f"{value!r} is neither a whole number from 1 nor {word!r}")
+
+    return checked
 
 
 Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]",
+        metavar="MODEL",
         help="Hub id, directory or .gguf file; by default $SINKSCOPE_MODEL, else the embedded SmolLM2-135M.",
         show_default=False,
     ),
@@ -87,8 +95,8 @@ Windows = Annotated[
     str | None,
     typer.Option(
         metavar="N|all",
-        help="How many windows (default: up to 4).",
-        callback=positive,
+        help=f"How many windows (default: up to {WINDOWS}).",
+        callback=count_or("all"),
         show_default=False,
         rich_help_panel=TEXT,
     ),
@@ -96,7 +104,12 @@ Windows = Annotated[
 BatchSize = Annotated[
     str,
     typer.Option(
-        "--batch-size", "-b", metavar="N|auto", help="Windows in a forward.", callback=positive, rich_help_panel=TEXT
+        "--batch-size",
+        "-b",
+        metavar="N|auto",
+        help="Windows in a forward.",
+        callback=count_or("auto"),
+        rich_help_panel=TEXT,
     ),
 ]
 BosOption = Annotated[
@@ -107,7 +120,8 @@ Initial = Annotated[
     int, typer.Option(min=1, metavar="K", help="How many first keys are initial.", rich_help_panel=FIGURES)
 ]
 Epsilon = Annotated[
-    float, typer.Option(min=0, max=1, help="Threshold of the sink rate (strict).", rich_help_panel=FIGURES)
+    float,
+    typer.Option(min=0, max=1, help="Threshold of the sink rate (strict).", rich_help_panel=FIGURES),
 ]
 
 Output = Annotated[

@@ -44,8 +44,8 @@ EXPORTERS: Catalog[Exporter] = Catalog(
 
 def check(path: Path) -> None:
     """Raise OutputError if no report could be written to the path: to be asked before a model is loaded."""
-    _exporter(path)
     check_writable(path)
+    _exporter(path)
 
 
 def export(report: Report, path: Path) -> None:

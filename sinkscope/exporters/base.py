@@ -11,7 +11,7 @@ from sinkscope.report import Report
 class Exporter:
     """A file format, known by its suffix, which is also its name.
 
-    `function(report, path)` writes a whole file at the path, and need not care what was there: it is handed a
+    `function(report, path, stem)` writes a whole file at the path, and need not care what was there: it is handed a
     temporary file that takes the place of the real one when it is done. `stem` is the name that the user gave
     without the suffix, for formats that hold one table of several. `needs` is a module that the format cannot do
     without.

@@ -1,43 +1,74 @@
 """The heat map of a report: where each head's attention goes, layer by layer."""
 
+import logging
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sinkscope.documents import shown
 from sinkscope.report import Report
-from sinkscope.tokens.showing import visible_text
 
 INK = "#222222"
+BARS = "#8a8a8a"
+MISSING = "#e4e4e4"
+"""Behind the map: what shows where a layer has no such head, or a head no such figure."""
+
+SETTINGS = {
+    "font.size": 8,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,  # letters that journals and editors accept, not outlines
+    "svg.hashsalt": "sinkscope",  # the same run gives the same file
+}
 
 
 def heatmap(report: Report, path: Path, stem: str) -> None:  # noqa: ARG001 - every exporter is called alike
-    """The first token's share of each head's attention as a map of layers and heads, with the means by layer."""
-    shares = _grid(report)
+    """The first token's share of each head's attention as a map of layers and heads, with the means by layer.
+
+    Of several normalizers it shows the first. Grey is what does not exist or is not defined; the line is the
+    threshold of the sink rate.
+    """
+    # A user's own settings, LaTeX among them, are not part of the run.
+    with mpl.rc_context(mpl.rcParamsDefault | SETTINGS), _quiet():
+        figure = _drawn(report.first())
+        figure.savefig(path, format=path.suffix.removeprefix(".").lower(), dpi=200, metadata=_undated(path))
+
+
+def _drawn(report: Report) -> Figure:
+    shares, labels = _grid(report), _labels(report)
     layers, heads = shares.shape
-    height = min(max(3.2, 0.16 * layers + 1.6), 16)
-    width = min(max(5.6, 0.22 * heads + 3.4), 14)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[max(1.6, width - 3.2), 1.5])
+    map_width = min(max(2.4, 0.2 * heads), 9.0)
+    size = (map_width + 2.9, min(max(2.8, 0.15 * layers + 1.3), 14.0))
+    figure = Figure(figsize=size, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[map_width, 1.3])
     image = left.imshow(shares, vmin=0, vmax=1, cmap="magma_r", aspect="auto", interpolation="nearest", origin="lower")
-    left.set(xlabel="head", ylabel="layer")
-    _whole_ticks(left, heads, layers)
-    _profile(right, report, layers)
-    bar = figure.colorbar(image, ax=left, location="left", pad=0.02, aspect=30)
-    bar.set_label("share of attention on the first token")
-    figure.suptitle(_title(report), fontsize=9, color=INK, parse_math=False)
-    with warnings.catch_warnings():
-        # A model's name may hold characters that the font has not; they become boxes, and nothing else is lost.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(path, format=path.suffix.removeprefix("."), dpi=160, metadata=_undated(path))
+    left.set(xlabel="head", ylabel="layer", facecolor=MISSING)
+    _ticks(left, heads, labels, size[1])
+    epsilon = float(report.summary["epsilon"].iloc[0])
+    _profile(right, report.layers["first_share"], epsilon)
+    bar = figure.colorbar(image, ax=right, pad=0.06, aspect=10 * size[1], label="share of attention on the first token")
+    bar.ax.axhline(epsilon, color=INK, linewidth=0.8)
+    bar.outline.set_linewidth(0.6)
+    figure.suptitle(_title(report, size[0]), fontsize=8, color=INK, parse_math=False)
+    return figure
 
 
 def _grid(report: Report) -> Float[np.ndarray, "layer head"]:
-    """First-token shares by layer and head; NaN, left blank, where a layer has no such head."""
+    """First-token shares by attention call and head; NaN, left blank, where a layer has no such head."""
     table = report.heads
     rows = table[["layer", "call"]].drop_duplicates().reset_index(drop=True)
     grid = np.full((len(rows), int(table["head"].max()) + 1), math.nan)
@@ -47,30 +78,60 @@ def _grid(report: Report) -> Float[np.ndarray, "layer head"]:
     return grid
 
 
-def _profile(axes: Axes, report: Report, layers: int) -> None:
-    shares = report.layers["first_share"].to_numpy()
-    axes.barh(range(layers), shares, color="#b5367a", height=0.8)
-    axes.set(xlim=(0, 1), xlabel="mean over heads")
-    axes.tick_params(left=False)
+def _labels(report: Report) -> list[str]:
+    """The model's own number of each row's layer: not every layer has attention, and some have it twice."""
+    several = report.layers["call"].any()
+    pairs = report.layers[["layer", "call"]].itertuples(index=False)
+    return [f"{layer}.{call}" if several else str(layer) for layer, call in pairs]
+
+
+def _profile(axes: Axes, shares: "pd.Series[float]", epsilon: float) -> None:
+    axes.barh(range(len(shares)), shares.to_numpy(), color=BARS, height=0.8)
+    axes.axvline(epsilon, color=INK, linewidth=0.8)
+    axes.set(xlim=(0, 1), xlabel="mean over heads", xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"])
+    axes.tick_params(left=False, labelleft=False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
 
 
-def _whole_ticks(axes: Axes, heads: int, layers: int) -> None:
-    axes.set_xticks(range(0, heads, max(1, math.ceil(heads / 16))))
-    axes.set_yticks(range(0, layers, max(1, math.ceil(layers / 16))))
+def _ticks(axes: Axes, heads: int, labels: list[str], height: float) -> None:
+    """As many numbers as there is room for, evenly spaced and beginning with the first."""
+    axes.set_xticks(range(0, heads, _apart(heads, 24)))
+    at = range(0, len(labels), _apart(len(labels), int((height - 1.2) / 0.15)))
+    axes.set_yticks(at, [labels[index] for index in at])
 
 
-def _title(report: Report) -> str:
-    row, model = report.summary.iloc[0], report.metadata["model"]
-    windows = int(row["windows"])
-    return (
-        f"{visible_text(str(model['name'])).replace('␣', ' ')}\n"
-        f"{row['sink_rate']:.1%} of heads above {row['epsilon']:g} · "
-        f"{windows} {'window' if windows == 1 else 'windows'} · {row['normalizer']}"
+def _apart(count: int, room: int) -> int:
+    """The smallest power of two by which `count` numbers thin out to no more than there is room for."""
+    return 1 << max(0, math.ceil(math.log2(count / room)))
+
+
+def _title(report: Report, width: float) -> str:
+    row = report.summary.iloc[0]
+    windows, room = int(row["windows"]), int(width * 14)
+    name = shown(str(report.metadata["model"]["name"]))
+    name = name if len(name) <= room else f"{name[: room - 1]}…"
+    rate = (
+        "no sink rate" if math.isnan(row["sink_rate"]) else f"{row['sink_rate']:.1%} of heads above {row['epsilon']:g}"
     )
+    return f"{name}\n{rate} · {windows} {'window' if windows == 1 else 'windows'} · {row['normalizer']}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A model's name may hold characters that the font has not; they become boxes, and nothing else is lost."""
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            warnings.filterwarnings("ignore", message="Matplotlib currently does not support .* natively")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _undated(path: Path) -> dict[str, None]:
     """The same run gives the same file."""
-    return {"Date": None} if path.suffix == ".svg" else {"CreationDate": None} if path.suffix == ".pdf" else {}
+    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
