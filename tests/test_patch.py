@@ -62,8 +62,12 @@ def test_generation_with_a_cache_is_generation_without_one(architecture, normali
     assert not torch.equal(cached, model.generate(ids, **length))
 
 
-@pytest.mark.parametrize("normalizer", ["softmax1", "sink_logit:s=1", "entmax:alpha=1.5", "softpick", "sigmoid"])
-def test_gradients_are_those_of_the_swapped_model(normalizer, ids):
+# Along the gradient, in steps that the model's own single-precision parts can resolve; softpick has kinks to avoid.
+@pytest.mark.parametrize(
+    ("normalizer", "size"),
+    [("softmax1", 3e-3), ("sink_logit:s=1", 3e-3), ("entmax:alpha=1.5", 3e-3), ("softpick", 3e-4), ("sigmoid", 3e-3)],
+)
+def test_gradients_are_those_of_the_swapped_model(normalizer, size, ids):
     model = tiny("llama").double()
     weight = model.model.layers[1].self_attn.q_proj.weight
 
@@ -72,16 +76,14 @@ def test_gradients_are_those_of_the_swapped_model(normalizer, ids):
             return model(input_ids=ids, labels=ids).loss
 
     loss().backward()
-    found = weight.grad.clone()
-    at = tuple(int(each) for each in (found.abs() == found.abs().max()).nonzero()[0])
-    step = 1e-6
+    slope = weight.grad.norm()
+    step = weight.grad / slope * size
     with torch.no_grad():
-        values = []
-        for sign in (1, -1):
-            weight[at] += sign * step
-            values.append(float(loss()))
-            weight[at] -= sign * step
-    assert abs((values[0] - values[1]) / (2 * step) - float(found[at])) < 1e-4 * abs(float(found[at]))
+        weight += step
+        above = loss()
+        weight -= 2 * step
+        below = loss()
+    assert float((above - below) / (2 * size)) == pytest.approx(float(slope), rel=0.03)
 
 
 def test_training_keeps_its_dropout(ids):
@@ -102,9 +104,7 @@ def test_chosen_layers_and_heads_are_swapped_and_no_others(ids):
 
         return hook
 
-    handles = [
-        layer.self_attn.register_forward_hook(record(index)) for index, layer in enumerate(model.model.layers)
-    ]
+    handles = [layer.self_attn.register_forward_hook(record(index)) for index, layer in enumerate(model.model.layers)]
     logits(model, ids)
     before = dict(seen)
     swapped(model, ids, "topk:k=1", layers=[2])
@@ -117,7 +117,7 @@ def test_chosen_layers_and_heads_are_swapped_and_no_others(ids):
     after = per_head[per_head["normalizer"] == "topk:k=1"].set_index(["layer", "head"])
     support = after["effective_support"]
     assert support[1, 3] == pytest.approx(1)
-    assert (support.loc[3] == pytest.approx(1)).all()
+    assert support.loc[3].to_numpy() == pytest.approx(1)
     assert (support.loc[[(0, 0), (1, 0), (1, 2), (2, 3)]] > 1.5).all()
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sinkscope import __version__
-from sinkscope.cli import caching, environment, listing, measure
+from sinkscope.cli import caching, environment, listing, measure, patch
 from sinkscope.cli.console import say, settle
 from sinkscope.errors import SinkscopeError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(measure.measure)
+app.command()(patch.patch)
 app.command("list")(listing.show)
 app.command("env")(environment.show)
 app.add_typer(caching.commands, name="cache")
@@ -42,7 +43,8 @@ def _sinkscope(
 ) -> None:
     """Where a language model's attention goes when it has nowhere to go.
 
-    Measures attention sinks per layer and head of any Hugging Face causal language model.
+    Measures attention sinks per layer and head of any Hugging Face causal language model, and what becomes of them, and
+    of the model, when softmax is replaced.
     """
 
 

@@ -117,7 +117,13 @@ BosOption = Annotated[
 ]
 
 Initial = Annotated[
-    int, typer.Option(min=1, metavar="K", help="How many first keys are initial.", rich_help_panel=FIGURES)
+    str,
+    typer.Option(
+        metavar="K|auto",
+        help="How many first keys are initial; auto: 4 + log2(seq-len / 512), at least 4.",
+        callback=count_or("auto"),
+        rich_help_panel=FIGURES,
+    ),
 ]
 Epsilon = Annotated[
     float,

@@ -25,21 +25,22 @@ def show(report: Report, console: Console) -> None:
     """Print what fits on a screen or two, of the first normalizer where there are several."""
     report = report.first()
     ascii_only = plain(console.file)
-    _heading(report, console)
+    heading(report, console)
     for sentence in verdict(report, ascii_only=ascii_only):
         console.print(sentence)
-    _section(console, "First token's share of attention, by layer and head")
+    section(console, "First token's share of attention, by layer and head")
     for line in heat(report, console.width, ascii_only=ascii_only):
         console.print(line)
-    _section(console, "Strongest sink heads")
+    section(console, "Strongest sink heads")
     _heads(report, console)
-    _section(console, "Most-attended tokens")
+    section(console, "Most-attended tokens")
     _tokens(report, console, ascii_only=ascii_only)
-    _section(console, "Mass on the first token, by how far behind it the query is")
+    section(console, "Mass on the first token, by how far behind it the query is")
     _positions(report, console)
 
 
-def _heading(report: Report, console: Console) -> None:
+def heading(report: Report, console: Console) -> None:
+    """Print what was measured, in two lines."""
     model, text, row = report.metadata["model"], report.metadata["text"], report.summary.iloc[0]
     windows = int(row["windows"])
     console.print(shown(str(model["name"])), style="bold")
@@ -50,7 +51,8 @@ def _heading(report: Report, console: Console) -> None:
     console.print()
 
 
-def _section(console: Console, title: str) -> None:
+def section(console: Console, title: str) -> None:
+    """Print a title, set off from what came before."""
     console.print()
     console.print(title, style="bold")
 

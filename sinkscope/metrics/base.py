@@ -37,9 +37,7 @@ class Metric:
     optional: bool = False
 
 
-def over(
-    values: Float[Tensor, "batch #head query *column"], rows: Bool[Tensor, "batch #head query *column"]
-) -> Sums:
+def over(values: Float[Tensor, "batch #head query *column"], rows: Bool[Tensor, "batch #head query *column"]) -> Sums:
     """Sum and count over the rows that are marked, in fp64 where the device has it."""
     exact = torch.float32 if values.device.type == "mps" else torch.float64
     # where, not a product: rows that are not marked may hold anything, NaN included.

