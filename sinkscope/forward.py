@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.accumulate import Sums
+from sinkscope.errors import TextError
 
 LOGITS_AT_ONCE = 1 << 24
 """Logits that are turned to fp32 at a time for the loss: 64 MiB."""
@@ -45,6 +46,26 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def check_fit(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> None:
+    """Raise TextError for ids or lengths that the model has no embedding for; on CUDA they would end the process."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if int(ids.max()) >= vocabulary:
+        raise TextError(
+            f"token id {int(ids.max())} is not in the vocabulary of {type(model).__name__}, which has {vocabulary}: "
+            "the tokenizer is another model's"
+        )
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    learned = any(
+        isinstance(module, torch.nn.Embedding) and ("pos" in name.rpartition(".")[2] or name.endswith("wpe"))
+        for name, module in model.named_modules()
+    )
+    if learned and isinstance(longest, int) and ids.shape[1] > longest:
+        raise TextError(
+            f"windows of {ids.shape[1]} tokens are longer than the {longest} positions of {type(model).__name__}: "
+            f"use --seq-len {longest} or less"
+        )
 
 
 def losses(

@@ -195,8 +195,8 @@ def served(model: PreTrainedModel) -> Iterator[None]:
         return
     configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
     before = {key: config._attn_implementation for key, config in configs.items()}  # noqa: SLF001
-    model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")  # noqa: SLF001
     try:
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")  # noqa: SLF001
         yield
     finally:
         for key, config in configs.items():
@@ -205,7 +205,9 @@ def served(model: PreTrainedModel) -> Iterator[None]:
 
 def _refuse_compiled(model: nn.Module) -> None:
     compiled = isinstance(model, torch._dynamo.OptimizedModule) or any(  # noqa: SLF001 - no public class
-        isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None  # noqa: SLF001
+        isinstance(module, torch._dynamo.OptimizedModule)  # noqa: SLF001
+        or module._compiled_call_impl is not None  # noqa: SLF001
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
         for module in model.modules()
     )
     if compiled:

@@ -95,6 +95,8 @@ def _cards(contenders: Sequence[Contender]) -> dict[str, Any]:
     """What each contender does, in the words of its card."""
     found: dict[str, Any] = {}
     for contender in contenders:
+        if contender.layer is not None:
+            continue
         swap = next(iter(contender.plan.swaps.values()))
         card = swap.normalizer
         found[contender.label] = {

@@ -1,11 +1,10 @@
 """measure() and compare(): a model, a tokenizer and a text in, a report out."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils import find_executable_batch_size
 from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -15,6 +14,7 @@ from sinkscope.attention import Site
 from sinkscope.attention.swap import Swap
 from sinkscope.comparison import Contender, compare_records, needed
 from sinkscope.errors import SinkscopeError
+from sinkscope.forward import check_fit
 from sinkscope.handshake import Handshake, handshake
 from sinkscope.metrics import METRICS, Metric
 from sinkscope.normalizers import Modifier, Normalizer, resolve
@@ -165,6 +165,7 @@ def compare_windows(
 
 
 def _shown(model: PreTrainedModel, windows: corpus.Windows) -> Handshake:
+    check_fit(model, windows.ids)
     return handshake(model, windows.ids[:1][:, windows.keep[0]])
 
 
@@ -179,8 +180,22 @@ def _prepared(
 ) -> tuple[Setting, Batches]:
     tokens = read(tokenizer, windows.ids, windows.keep, options.initial)
     batches = Batches(windows.ids, windows.keep, classify(tokens), options.epsilon, [*options.metrics, *metrics])
-    setting = Setting(model, tokenizer, windows, tokens, options.epsilon, shown, options.origin, options.command)
+    setting = Setting(
+        model, tokenizer, _warned(model, windows), tokens, options.epsilon, shown, options.origin, options.command
+    )
     return setting, batches
+
+
+def _warned(model: PreTrainedModel, windows: corpus.Windows) -> corpus.Windows:
+    """The same windows, with a warning where they are longer than the model was made for."""
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    length = windows.ids.shape[1]
+    if not isinstance(longest, int) or length <= longest:
+        return windows
+    warning = f"windows of {length} tokens are longer than the {longest} positions the model was made for"
+    known = windows.provenance.get("warnings")
+    warnings = [*(known if isinstance(known, list) else []), warning]
+    return replace(windows, provenance=windows.provenance | {"warnings": warnings})
 
 
 Found = TypeVar("Found")
@@ -192,18 +207,26 @@ def _in_memory(
     """Every window once, in batches of the given size or, without one, of the largest that fits."""
     count, length = windows.ids.shape
     device = model.get_input_embeddings().weight.device.type
-    first = max(1, TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"]) // length)
-    try:
-        if batch_size is not None:
-            return attempt(batch_size)
-        found: Found = find_executable_batch_size(attempt, starting_batch_size=min(count, first))()
-    except torch.OutOfMemoryError as error:
-        raise _out_of_memory(batch_size, length) from error
-    except RuntimeError as error:  # accelerate has no class of its own for it
-        if "No executable batch size" not in str(error):
-            raise
-        raise _out_of_memory(1, length) from error
-    return found
+    room = max(1, TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"]) // length)
+    size = min(count, room) if batch_size is None else batch_size
+    while True:
+        try:
+            return attempt(size)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            if size == 1 or batch_size is not None:
+                raise SinkscopeError(
+                    f"out of memory with {size} x {length} tokens: use a shorter --seq-len, a smaller --batch-size, "
+                    "or --dtype bfloat16"
+                ) from error
+        # Only here, with the failed attempt's frames gone, is its memory free again.
+        size //= 2
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """On the CPU torch raises a RuntimeError like any other, and only its words tell."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def _windows(
@@ -217,6 +240,8 @@ def _windows(
         if text is not None:
             raise ValueError("expected a text or input_ids, got both")
         return corpus.from_ids(input_ids, None if attention_mask is None else attention_mask.bool())
+    if attention_mask is not None:
+        raise ValueError("expected input_ids together with attention_mask, got none")
     if tokenizer is None:
         raise ValueError("expected a tokenizer for the text, got None: give input_ids instead")
     documents = corpus.read_documents([]) if text is None else _documents(text)
@@ -226,10 +251,3 @@ def _windows(
 def _documents(text: str | Sequence[str]) -> list[corpus.Document]:
     texts = [text] if isinstance(text, str) else list(text)
     return [corpus.Document(name=f"text {index}", text=each, prompt=True) for index, each in enumerate(texts, start=1)]
-
-
-def _out_of_memory(batch_size: int | None, length: int) -> SinkscopeError:
-    return SinkscopeError(
-        f"out of memory with {batch_size} x {length} tokens: use a shorter --seq-len, a smaller --batch-size, "
-        "or --dtype bfloat16"
-    )

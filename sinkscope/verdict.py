@@ -126,7 +126,8 @@ def _layers(report: Report) -> list[str]:
     if without:
         total = len(kinds) + len(without)
         told.append(f"Only {len(kinds)} of the {_count(total, 'layer')} have attention; the others do not count here.")
-    limited = kinds[kinds["window_length"].notna()]
+    # A window that is longer than the text hides nothing.
+    limited = kinds[kinds["window_length"] < report.metadata["text"]["seq_len"]]
     if not limited.empty:
         spans = " or ".join(f"{length:.0f}" for length in sorted(limited["window_length"].unique()))
         told.append(

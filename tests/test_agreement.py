@@ -23,7 +23,7 @@ def maps(model, ids, keep):
 
 def expected(weights, keep):
     """First-token mass, entropy and received mass by the definitions, one window and query at a time."""
-    layers, _, heads, length, _ = weights.shape
+    layers, _, heads, _, _ = weights.shape
     first = np.zeros((layers, heads, 2))
     entropy = np.zeros((layers, heads, 2))
     received = {}

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 
 import sinkscope
@@ -158,8 +159,6 @@ def test_a_patch_within_a_patch_of_the_same_model_is_refused(ids):
 
 @pytest.mark.parametrize("model_type", ["bloom", "mamba"])
 def test_models_that_cannot_be_patched_are_refused_by_name(model_type):
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     sizes = {"hidden_size": 32, "vocab_size": 300, "num_hidden_layers": 2, "n_layer": 2, "n_head": 4, "state_size": 4}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **sizes))
     with pytest.raises(sinkscope.UnsupportedModelError, match=type(model).__name__), sinkscope.patched(model):

@@ -111,7 +111,7 @@ class _Running:
         self._put("seen", visible @ columns)
         self._put("mass", weights @ columns)
         self._put("row_mass", weights.sum(dim=-1) if self.swap.signed else row)
-        self._put("absolute_row", row if found.sink is None else row + found.sink.abs())
+        self._put("absolute_row", row)
         if self.swap.signed:
             self._put("absolute_mass", size @ columns)
         if found.sink is not None:
@@ -137,10 +137,11 @@ class _Running:
         weights = each.weighed.weights
         queries, keys = weights.shape[-2:]
         query = torch.arange(each.start, each.start + queries, device=visible.device)
-        later = (query[:, None] > torch.arange(keys, device=visible.device)).to(visible.dtype)
-        later = later * self.question.keep[:, None, query, None]
-        self.received[..., :keys] += (weights * later).sum(dim=2)
-        self.receivers[..., :keys] += (visible * later).sum(dim=2)
+        later = query[:, None] > torch.arange(keys, device=visible.device)
+        later = later & self.question.keep[:, None, query, None]
+        # where, not a product: the queries of padding may hold anything, NaN included.
+        self.received[..., :keys] += torch.where(later, weights, 0).sum(dim=2)
+        self.receivers[..., :keys] += torch.where(later, visible, 0).sum(dim=2)
 
     def _put(self, name: str, rows: Tensor) -> None:
         self.rows.setdefault(name, []).append(rows)

@@ -35,8 +35,8 @@ class Reductions:
     """One call's weights, reduced. Fields that the question did not need are None.
 
     Counts that no head can change have a head axis of one. Weights are signed; `absolute_…` are sums of |w|, the
-    very same tensors where no weight can be negative. A learned sink is in `absolute_row` and in nothing else but
-    `sink_mass`: it is not a key.
+    very same tensors where no weight can be negative. A learned sink is no key: it is in `sink_mass` and in nothing
+    else.
     """
 
     question: Question
@@ -50,7 +50,7 @@ class Reductions:
     row_mass: Float[Tensor, "batch head query"]
     """Σw over all real keys."""
     absolute_row: Float[Tensor, "batch head query"]
-    """Σ|w| over real keys and a learned sink: what shares are shares of."""
+    """Σ|w| over all real keys."""
     sink_mass: Float[Tensor, "batch head query"] | None = None
     """The weight of the learned sink, where the layer has one."""
     entropy: Float[Tensor, "batch head query"] | None = None

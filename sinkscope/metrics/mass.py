@@ -42,7 +42,7 @@ def sink_logit_mass(reductions: Reductions) -> Sums:
 
 def zero_rows(reductions: Reductions) -> Sums:
     """The share of rows in which every weight is 0."""
-    return over((reductions.absolute_row == 0).to(reductions.row_mass.dtype), reductions.counted())
+    return over((_whole(reductions) == 0).to(reductions.row_mass.dtype), reductions.counted())
 
 
 def sink_rate(reductions: Reductions) -> Sums:
@@ -70,6 +70,12 @@ def _seeing(reductions: Reductions) -> Bool[Tensor, "batch #head query column"]:
 def _shares(
     reductions: Reductions,
 ) -> tuple[Float[Tensor, "batch head query column"], Bool[Tensor, "batch head query column"]]:
-    whole = reductions.absolute_row[..., None]
+    whole = _whole(reductions)[..., None]
     rows = _seeing(reductions) & (whole > 0)
     return reductions.absolute_mass / whole.masked_fill(whole == 0, 1), rows
+
+
+def _whole(reductions: Reductions) -> Float[Tensor, "batch head query"]:
+    """What shares are shares of: Σ|w| over the real keys and a learned sink."""
+    sink = reductions.sink_mass
+    return reductions.absolute_row if sink is None else reductions.absolute_row + sink.abs()

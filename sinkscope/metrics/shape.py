@@ -20,7 +20,7 @@ def entropy_normalised(reductions: Reductions) -> Sums:
 
 def effective_support(reductions: Reductions) -> Sums:
     """Mean of 1 / Σp²: how many keys an even spread of the same concentration would have."""
-    whole, squares = _real(reductions), _squares(reductions)
+    whole, squares = reductions.absolute_row, _squares(reductions)
     return over(whole.square() / squares.masked_fill(squares == 0, 1), _nonzero(reductions))
 
 
@@ -55,19 +55,7 @@ def degenerate_rows(reductions: Reductions) -> Sums:
     return over(reductions.degenerate, rows)
 
 
-def _real(reductions: Reductions) -> torch.Tensor:
-    """Σ|w| over real keys: the row without its learned sink."""
-    sink = reductions.sink_mass
-    if sink is None:
-        return reductions.absolute_row
-    if reductions.absolute_mass is reductions.mass:
-        # No weight is negative. Subtracting a sink that takes nearly all would leave rounding only.
-        return reductions.row_mass
-    return reductions.absolute_row - sink.abs()
-
-
 def _nonzero(reductions: Reductions) -> torch.Tensor:
-    # Asked of Σw², which has no learned sink to subtract and so no rounding around 0.
     return reductions.counted() & (_squares(reductions) > 0)
 
 
