@@ -55,7 +55,10 @@ class Report:
 
     def first(self) -> "Report":
         """The run under its first normalizer alone: the baseline where several were compared, else all there is."""
-        name = self.summary["normalizer"].iloc[0]
+        return self.under(self.summary["normalizer"].iloc[0])
+
+    def under(self, name: str) -> "Report":
+        """The run under one normalizer alone, by its name in the tables."""
         tables: dict[str, Any] = {
             key: table[table["normalizer"] == name].reset_index(drop=True) if "normalizer" in table else table
             for key, table in self.tables().items()

@@ -22,6 +22,9 @@ BARS = "#8a8a8a"
 MISSING = "#e4e4e4"
 """Behind the map: what shows where a layer has no such head, or a head no such figure."""
 
+COLUMNS = 4
+"""Maps in a row of a comparison."""
+
 SETTINGS = {
     "font.size": 8,
     "axes.edgecolor": INK,
@@ -39,12 +42,12 @@ SETTINGS = {
 def heatmap(report: Report, path: Path, stem: str) -> None:  # noqa: ARG001 - every exporter is called alike
     """The first token's share of each head's attention as a map of layers and heads, with the means by layer.
 
-    Of several normalizers it shows the first. Grey is what does not exist or is not defined; the line is the
-    threshold of the sink rate.
+    A comparison has one map for each normalizer instead, plain softmax first. Grey is what does not exist or is not
+    defined; the line is the threshold of the sink rate.
     """
     # A user's own settings, LaTeX among them, are not part of the run.
     with mpl.rc_context(mpl.rcParamsDefault | SETTINGS), _quiet():
-        figure = _drawn(report.first())
+        figure = _drawn(report) if len(report.summary) == 1 else _compared(report)
         figure.savefig(path, format=path.suffix.removeprefix(".").lower(), dpi=200, metadata=_undated(path))
 
 
@@ -65,6 +68,47 @@ def _drawn(report: Report) -> Figure:
     bar.outline.set_linewidth(0.6)
     figure.suptitle(_title(report, size[0]), fontsize=8, color=INK, parse_math=False)
     return figure
+
+
+def _compared(report: Report) -> Figure:
+    """Maps side by side, COLUMNS in a row, all with the same colours."""
+    names = report.summary["normalizer"].to_list()
+    maps = {name: report.under(name) for name in names}
+    layers, heads = _grid(maps[names[0]]).shape
+    across = min(COLUMNS, len(names))
+    down = math.ceil(len(names) / across)
+    each = (min(max(1.5, 0.16 * heads), 4.0), min(max(1.6, 0.1 * layers), 8.0))
+    size = (across * each[0] + 1.4, down * (each[1] + 0.5) + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for axes in panels.flat[len(names) :]:
+        axes.set_axis_off()
+    for axes, (name, part) in zip(panels.flat, maps.items(), strict=False):
+        image = axes.imshow(
+            _grid(part), vmin=0, vmax=1, cmap="magma_r", aspect="auto", interpolation="nearest", origin="lower"
+        )
+        axes.set_facecolor(MISSING)
+        axes.set_title(
+            _narrow(f"{name}  {part.summary['sink_rate'].iloc[0]:.0%}", each[0]), fontsize=7, parse_math=False
+        )
+        _ticks(axes, heads, _labels(part), each[1] + 1.2)
+    figure.supxlabel("head", fontsize=8, color=INK)
+    figure.supylabel("layer", fontsize=8, color=INK)
+    epsilon = float(report.summary["epsilon"].iloc[0])
+    bar = figure.colorbar(
+        image, ax=panels, pad=0.02, aspect=10 * size[1], label="share of attention on the first token"
+    )
+    bar.ax.axhline(epsilon, color=INK, linewidth=0.8)
+    bar.outline.set_linewidth(0.6)
+    title = f"{shown(str(report.metadata['model']['name']))}: heads above {epsilon:g} in percent"
+    figure.suptitle(_narrow(title, size[0]), fontsize=8, color=INK, parse_math=False)
+    return figure
+
+
+def _narrow(text: str, width: float) -> str:
+    """The text cut to what fits a width in inches."""
+    room = int(width * 14)
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _grid(report: Report) -> Float[np.ndarray, "layer head"]:
@@ -108,9 +152,8 @@ def _apart(count: int, room: int) -> int:
 
 def _title(report: Report, width: float) -> str:
     row = report.summary.iloc[0]
-    windows, room = int(row["windows"]), int(width * 14)
-    name = shown(str(report.metadata["model"]["name"]))
-    name = name if len(name) <= room else f"{name[: room - 1]}…"
+    windows = int(row["windows"])
+    name = _narrow(shown(str(report.metadata["model"]["name"])), width)
     rate = (
         "no sink rate" if math.isnan(row["sink_rate"]) else f"{row['sink_rate']:.1%} of heads above {row['epsilon']:g}"
     )
