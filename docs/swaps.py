@@ -53,7 +53,7 @@ def page(report: sinkscope.Report) -> Iterator[str]:
         f"{report.metadata['model']['architecture']} (SmolLM2-135M-Instruct, embedded), float32, "
         f"{baseline['windows']} windows of {report.metadata['text']['seq_len']} tokens, no BOS; torch "
         f"{versions['torch']}, transformers {versions['transformers']}. Our own softmax in place of the model's "
-        f"changes its logits by {report.metadata['comparison']['identity_delta']:.0e} of the largest.\n"
+        f"changes its output by {report.metadata['comparison']['identity_delta']:.0e} of the largest.\n"
     )
     yield "## The model\n"
     yield from table(

@@ -3,18 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.attention import Call, Question, Site, dense
 from sinkscope.attention.dense import PLAIN
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.forward import divergences, logits, losses
-from sinkscope.handshake import difference, not_of_tokens
+from sinkscope.handshake import Handshake, difference, not_of_tokens
 from sinkscope.metrics import METRICS
 from sinkscope.observe import Batches
 from sinkscope.patch import Plan, check_heads
+from sinkscope.predictions import Predictions, divergences, losses, predict
 from sinkscope.probe import probed
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Record
@@ -40,8 +39,8 @@ class Comparison:
     baseline: Record
     records: list[Record]
     identity_delta: float
-    """The largest difference that our own softmax made to the model's logits over the first batch, relative to the
-    largest logit."""
+    """The largest difference that our own softmax made to the model's last hidden states or logits over the first
+    batch, relative to the largest."""
     identity_kl: float
     """KL(model ‖ our own softmax) over the first batch, in nats."""
 
@@ -50,6 +49,8 @@ def compare_records(
     model: PreTrainedModel,
     batches: Batches,
     contenders: Sequence[Contender],
+    shown: Handshake,
+    *,
     size: int,
     progress: Progress,
 ) -> Comparison:
@@ -66,15 +67,16 @@ def compare_records(
     for windows in batches.of(size):
         at = slice(windows.start, windows.stop)
         ids, keep = batches.ids[at], batches.keep[at]
-        plain = _forward(model, batches, windows, baseline, Plan({}))
+        plain = _forward(model, batches, windows, baseline, Plan({}), chunked=shown.chunked)
         if windows.start == 0:
-            native = logits(model, ids, keep)
+            native = predict(model, ids, keep, chunked=shown.chunked)
             (kl, scored), _ = divergences(native, plain, keep)
-            delta = difference(plain, native), float(kl.sum() / scored.sum())
+            delta = difference(plain.states, native.states), float(kl.sum() / scored.sum())
         baseline.loss.add(windows, losses(plain, ids, keep))
         progress("comparing", done := done + int(keep.sum()), tokens)
         for contender, record in zip(contenders, records, strict=True):
-            found = _forward(model, batches, windows, record, contender.plan, scored_only=contender.layer is not None)
+            swept = contender.layer is not None
+            found = _forward(model, batches, windows, record, contender.plan, chunked=shown.chunked, scored_only=swept)
             _score(record, windows, (plain, found), batches)
             progress("comparing", done := done + int(keep.sum()), tokens)
     return Comparison(baseline, records, *delta)
@@ -94,7 +96,7 @@ def needed(contenders: Sequence[Contender]) -> list[str]:
 def _score(
     record: Record,
     windows: range,
-    both: tuple[Float[Tensor, "batch position token"], Float[Tensor, "batch position token"]],
+    both: tuple[Predictions, Predictions],
     batches: Batches,
 ) -> None:
     at = slice(windows.start, windows.stop)
@@ -112,12 +114,13 @@ def _forward(
     record: Record,
     plan: Plan,
     *,
+    chunked: bool,
     scored_only: bool = False,
-) -> Float[Tensor, "batch position token"]:
+) -> Predictions:
     at = slice(windows.start, windows.stop)
     replacer = _Replacer(record, batches.question(record, windows), windows, plan, scored_only=scored_only)
     with probed(model, replacer):
-        found = logits(model, batches.ids[at], batches.keep[at])
+        found = predict(model, batches.ids[at], batches.keep[at], chunked=chunked)
     if missed := plan.missed(replacer.seen):
         raise UnsupportedModelError(
             f"{type(model).__name__} never called {missed[0]} over this text: nothing was swapped there"

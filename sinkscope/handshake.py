@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from sinkscope.attention import Call, Site, dense
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
 from sinkscope.forward import logits
+from sinkscope.predictions import can_be_chunked
 from sinkscope.probe import probed, served
 
 TOKENS = 17
@@ -27,6 +28,8 @@ class Handshake:
     delta: float = 0.0
     sites: list[Site] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    chunked: bool = False
+    """Whether the model's head alone makes its logits, so that they need not exist all at once."""
 
 
 def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Handshake:
@@ -63,6 +66,7 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
             replaced = logits(model, ids, keep)
     if not torch.equal(native, observed):
         raise _unsupported(model, "its logits change from one forward to the next, or under observation")
+    found.chunked = can_be_chunked(model, ids, native)
     found.delta = difference(replaced, native)
     if not found.delta <= TOLERANCES[native.dtype]:
         raise _unsupported(model, f"its layers do more than softmax attention (relative difference {found.delta:.1e})")

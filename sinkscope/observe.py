@@ -10,9 +10,9 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import Call, Question, Site, dense
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.forward import logits, losses
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
 from sinkscope.metrics import Metric
+from sinkscope.predictions import losses, predict
 from sinkscope.probe import probed
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Record
@@ -63,7 +63,7 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
         observer = _Observer(record, batches.question(record, windows), windows, told)
         at = slice(windows.start, windows.stop)
         with probed(model, observer):
-            found = logits(model, batches.ids[at], batches.keep[at])
+            found = predict(model, batches.ids[at], batches.keep[at], chunked=shown.chunked)
         if observer.seen != expected:
             raise UnsupportedModelError(
                 f"{type(model).__name__} made {observer.seen} attention calls over this text and {expected} over its "

@@ -158,7 +158,7 @@ def compare_windows(
     setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, metrics=metrics)
 
     def attempt(size: int) -> Report:
-        found = compare_records(model, batches, contenders, size, options.progress)
+        found = compare_records(model, batches, contenders, shown, size=size, progress=options.progress)
         return compared(found, contenders, setting)
 
     return _in_memory(attempt, model, windows, options.batch_size)

@@ -5,8 +5,9 @@ import pytest
 import torch
 from conftest import tiny
 
-from sinkscope import forward
-from sinkscope.forward import evaluating, logits, losses
+from sinkscope import predictions
+from sinkscope.forward import evaluating, logits
+from sinkscope.predictions import Predictions, losses
 
 KEEP = torch.arange(6) >= torch.tensor([[0], [2], [0]])
 KEEP[2, 4:] = False
@@ -29,8 +30,8 @@ def targets():
 
 @pytest.mark.parametrize("at_once", [1, 70, 1 << 24])
 def test_every_token_but_a_windows_first_is_scored_exactly_once(found, targets, monkeypatch, at_once):
-    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", at_once)
-    sums, counts = losses(found, targets, KEEP)
+    monkeypatch.setattr(predictions, "LOGITS_AT_ONCE", at_once)
+    sums, counts = losses(Predictions(found), targets, KEEP)
     assert counts.flatten().tolist() == [5, 3, 3]
     for window, real in enumerate(KEEP):
         order = real.nonzero().flatten()
@@ -40,13 +41,13 @@ def test_every_token_but_a_windows_first_is_scored_exactly_once(found, targets, 
 
 
 def test_what_is_predicted_at_padding_may_be_anything(found, targets):
-    sums, _ = losses(found, targets, KEEP)
+    sums, _ = losses(Predictions(found), targets, KEEP)
     found[~KEEP] = torch.nan
-    assert torch.equal(losses(found, targets, KEEP)[0], sums)
+    assert torch.equal(losses(Predictions(found), targets, KEEP)[0], sums)
 
 
 def test_losses_are_added_up_in_double_precision(targets):
-    sums, counts = losses(torch.zeros(3, 6, 11, dtype=torch.bfloat16), targets, KEEP)
+    sums, counts = losses(Predictions(torch.zeros(3, 6, 11, dtype=torch.bfloat16)), targets, KEEP)
     assert sums.dtype == counts.dtype == torch.float64
     torch.testing.assert_close(sums, counts * math.log(11), rtol=1e-6, atol=0)
 

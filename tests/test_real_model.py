@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import sinkscope
-from sinkscope.errors import ModelNotFoundError
 from sinkscope.probe import probed
 
 LENGTH = 256
@@ -25,10 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def loaded():
-    try:
-        return sinkscope.load()
-    except ModelNotFoundError as error:
-        pytest.skip(str(error))
+    return sinkscope.load()
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +74,40 @@ def test_the_sink_is_positional_and_lives_in_the_later_layers(loaded, bos):
     assert float(found.summary["first_mass"][0]) > 0.25
     sinks = found.heads.groupby("layer")["sink_rate"].sum()
     assert sinks.loc[12:].sum() > 0.8 * sinks.sum()
+
+
+@pytest.fixture(scope="module")
+def compared(loaded):
+    return sinkscope.compare(*loaded, normalizers=["softmax", "softmax1"], seq_len=LENGTH, windows=1)
+
+
+def test_the_identity_swap_changes_no_figure(report, compared):
+    native, before, identity = report.summary.iloc[0], compared.summary.iloc[0], compared.summary.iloc[1]
+    for row in (before, identity):
+        assert row["perplexity"] == pytest.approx(native["perplexity"], rel=1e-5)
+    assert abs(compared.metadata["comparison"]["identity_kl"]) < 1e-6
+    assert abs(identity["kl_to_baseline"]) < 1e-6
+    heads = compared.heads[compared.heads["normalizer"] == "softmax"]
+    np.testing.assert_allclose(heads["first_mass"], report.heads["first_mass"], atol=1e-5)
+
+
+def test_softmax1_keeps_the_sigmoid_of_the_log_sum_exp(loaded, report, compared):
+    model, _ = loaded
+    ids = torch.tensor([report.tokens["token_id"].tolist()])
+    kept = {}
+
+    def patch(site, call, _):
+        # From the scores inside the patched forward, with the extra zero key of its definition.
+        scores = torch.cat([call.scores(), torch.zeros(*call.query.shape[:3], 1)], dim=-1)
+        weights = scores.double().softmax(-1)[..., :-1]
+        kept[site.layer] = call.scores()[0, :, 1:].double().logsumexp(-1).sigmoid().mean(-1)
+        return call.output(weights.float()).transpose(1, 2)
+
+    with torch.no_grad(), probed(model, patch):
+        model(input_ids=ids, use_cache=False)
+    heads = compared.heads[compared.heads["normalizer"] == "softmax1"]
+    expected = torch.stack([kept[layer] for layer in range(30)]).flatten()
+    np.testing.assert_allclose(heads["row_mass"], expected, atol=1e-4)
 
 
 def test_memory_stays_bounded_at_four_thousand_tokens(loaded):

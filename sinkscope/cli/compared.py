@@ -22,7 +22,7 @@ def show(report: Report, console: Console) -> None:
     heading(report, console)
     told = report.metadata["comparison"]
     console.print(
-        "Before and after take the same path; our own softmax in place of the model's changes its logits by "
+        "Before and after take the same path; our own softmax in place of the model's changes its output by "
         f"{told['identity_delta']:.0e} of the largest (KL {abs(told['identity_kl']):.0e} nats)."
     )
     rows = [row for _, row in report.summary.iterrows()]

@@ -35,7 +35,12 @@ EXPORTERS: Catalog[Exporter] = Catalog(
     [
         Exporter(".json", _json, "the complete run, reloadable: every table and the metadata"),
         Exporter(".csv", _later("table", "csv"), "one table: heads, or what the file is named after (layers.csv, …)"),
-        Exporter(".png", _later("figure", "heatmap"), "heat map of layers and heads, 160 dpi", needs="matplotlib"),
+        Exporter(
+            ".png",
+            _later("figure", "heatmap"),
+            "heat map of layers and heads, 200 dpi; a comparison has one for each normalizer",
+            needs="matplotlib",
+        ),
         Exporter(".svg", _later("figure", "heatmap"), "the same as vector graphics", needs="matplotlib"),
         Exporter(".pdf", _later("figure", "heatmap"), "the same for a paper", needs="matplotlib"),
     ],
