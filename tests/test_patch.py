@@ -60,7 +60,7 @@ def test_generation_with_a_cache_is_generation_without_one(architecture, normali
         cached = model.generate(ids, **length)
         plain = model.generate(ids, use_cache=False, **length)
     assert torch.equal(cached, plain)
-    assert not torch.equal(cached, model.generate(ids, **length))
+    assert difference(swapped(model, ids, normalizer), logits(model, ids)) > 1e-3
 
 
 # Along the gradient, in steps that the model's own single-precision parts can resolve; softpick has kinks to avoid.
