@@ -7,7 +7,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.attention import Call, Question, Site, dense
-from sinkscope.attention.dense import PLAIN
+from sinkscope.attention.paths import Path, attend_and_reduce, taken
+from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import Handshake, difference, not_of_tokens
 from sinkscope.metrics import METRICS
@@ -82,6 +83,13 @@ def compare_records(
     return Comparison(baseline, records, *delta)
 
 
+def common_path(contenders: Sequence[Contender], asked: Path) -> Path:
+    """The path for all: dense as soon as one normalizer needs it, so that differences are the normalizers'."""
+    swaps = [swap for contender in contenders for swap in contender.plan.swaps.values()]
+    disguised = all(swap.normalizer.form is not None and swap.modifier is None for swap in swaps)
+    return Path.dense if asked is Path.auto and not disguised else asked
+
+
 def needed(contenders: Sequence[Contender]) -> list[str]:
     """The optional metrics that tell something of these contenders."""
     swaps = [swap for contender in contenders for swap in contender.plan.swaps.values()]
@@ -118,7 +126,8 @@ def _forward(
     scored_only: bool = False,
 ) -> Predictions:
     at = slice(windows.start, windows.stop)
-    replacer = _Replacer(record, batches.question(record, windows), windows, plan, scored_only=scored_only)
+    question = batches.question(record, windows)
+    replacer = _Replacer(record, question, windows, plan, batches.path, scored_only=scored_only)
     with probed(model, replacer):
         found = predict(model, batches.ids[at], batches.keep[at], chunked=chunked)
     if missed := plan.missed(replacer.seen):
@@ -136,6 +145,7 @@ class _Replacer:
     question: Question
     windows: range
     plan: Plan
+    path: Path
     scored_only: bool
 
     def __post_init__(self) -> None:
@@ -149,6 +159,7 @@ class _Replacer:
         check_heads(site, call, swap)
         if self.scored_only:
             return dense.attend(call, swap)
-        output, reductions = dense.attend_and_reduce(call, swap, self.question.to(call.query.device))
-        self.record.add(Layer.of(site, call), self.windows, reductions)
+        path = taken(call, swap, self.path)
+        output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), path)
+        self.record.add(Layer.of(site, call, path), self.windows, reductions)
         return output

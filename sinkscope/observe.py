@@ -8,7 +8,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, Question, Site, dense
+from sinkscope.attention import Call, Question, Site
+from sinkscope.attention.paths import Path, reduce, taken
+from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
 from sinkscope.metrics import Metric
@@ -28,6 +30,7 @@ class Batches:
     epsilon: float
     metrics: Sequence[Metric] = ()
     """Metrics beyond the catalog's."""
+    path: Path = Path.auto
 
     def of(self, size: int) -> Iterator[range]:
         """The windows of each batch, in order."""
@@ -60,7 +63,7 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
 
     progress("measuring", 0, tokens)
     for windows in batches.of(size):
-        observer = _Observer(record, batches.question(record, windows), windows, told)
+        observer = _Observer(record, batches.question(record, windows), windows, batches.path, told)
         at = slice(windows.start, windows.stop)
         with probed(model, observer):
             found = predict(model, batches.ids[at], batches.keep[at], chunked=shown.chunked)
@@ -80,6 +83,7 @@ class _Observer:
     record: Record
     question: Question
     windows: range
+    path: Path
     told: Callable[[], None]
     seen: int = 0
 
@@ -89,8 +93,9 @@ class _Observer:
             return output
         question = self.question.to(output.device)
         self._check(site, call, output, question.keep)
-        reductions = dense.reduce(call, question, output)
-        self.record.add(Layer.of(site, call), self.windows, reductions)
+        path = taken(call, PLAIN, self.path)
+        reductions = reduce(call, question, output, path)
+        self.record.add(Layer.of(site, call, path), self.windows, reductions)
         self.seen += 1
         self.told()
         return output

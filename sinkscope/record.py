@@ -28,6 +28,8 @@ class Layer:
     window: int | None
     heads: int
     learned_sink: bool
+    path: str
+    """How its weights were reduced: flash or dense."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     by_position: Tally = field(default_factory=Tally)
     by_level: Tally = field(default_factory=Tally)
@@ -37,10 +39,10 @@ class Layer:
     """Whether every query saw all the real keys up to itself."""
 
     @classmethod
-    def of(cls, site: Site, call: Call) -> "Layer":
+    def of(cls, site: Site, call: Call, path: str) -> "Layer":
         """The layer that a call comes from, with nothing counted yet."""
         heads, learned_sink = call.query.shape[1], call.sink is not None
-        return cls(site.name, site.layer, site.call, site.layer_type, site.window, heads, learned_sink)
+        return cls(site.name, site.layer, site.call, site.layer_type, site.window, heads, learned_sink, path)
 
     @property
     def kind(self) -> str:

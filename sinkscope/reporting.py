@@ -160,9 +160,8 @@ def _metadata(record: Record, setting: Setting) -> dict[str, Any]:
         "epsilon": setting.epsilon,
         "protocol": "sinkscope: query 0 of each window is left out of the means, rows that see nothing too",
         "attention": {
-            "path": "dense",
             "implementation": model.config._attn_implementation,  # noqa: SLF001 - transformers has no public name
-            "layers": {layer.name: layer.kind for layer in record.in_order()},
+            "layers": {layer.name: {"type": layer.kind, "path": layer.path} for layer in record.in_order()},
             "layers_without": _layers_without(record, model),
             "calls_left_out": setting.shown.left_out,
             "identity_delta": setting.shown.delta,

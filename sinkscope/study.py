@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 
 from sinkscope import corpus
 from sinkscope.attention import Site
+from sinkscope.attention.paths import Path
 from sinkscope.attention.swap import Swap
-from sinkscope.comparison import Contender, compare_records, needed
+from sinkscope.comparison import Contender, common_path, compare_records, needed
 from sinkscope.errors import SinkscopeError
 from sinkscope.forward import check_fit
 from sinkscope.handshake import Handshake, handshake
@@ -36,12 +37,15 @@ Weighing = str | Normalizer | Callable[[Tensor], Tensor]
 class Options:
     """How to measure, whatever is measured.
 
-    `batch_size` counts windows per forward (None: what fits), `initial` the leading keys that count as initial, and
-    `epsilon` is the threshold of the sink rate. Cards in `metrics` are measured beside the catalog's. `origin` says
-    where the model came from and `command` how the run was started; both go into the metadata only.
+    `batch_size` counts windows per forward (None: what fits). `attention` is `flash`, `dense`, or `auto` for flash
+    where it serves; one that is asked for by name is never replaced by the other. `initial` counts the leading keys
+    that are initial, and `epsilon` is the threshold of the sink rate. Cards in `metrics` are measured beside the
+    catalog's. `origin` says where the model came from and `command` how the run was started; both go into the metadata
+    only.
     """
 
     batch_size: int | None = None
+    attention: str = "auto"
     initial: int = 4
     epsilon: float = 0.3
     metrics: Sequence[Metric] = ()
@@ -140,7 +144,7 @@ def compare(
 def measure_windows(model: PreTrainedModel, tokenizer: Any, windows: corpus.Windows, options: Options) -> Report:
     """Measure a model on windows of tokens that are already cut."""
     shown = _shown(model, windows)
-    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown)
+    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, path=Path(options.attention))
 
     def attempt(size: int) -> Report:
         return report(observe(model, batches, shown, size, options.progress), setting)
@@ -155,7 +159,8 @@ def compare_windows(
     shown = _shown(model, windows)
     contenders = swaps.contenders(shown.sites)
     metrics = [METRICS[name] for name in needed(contenders)]
-    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, metrics=metrics)
+    path = common_path(contenders, Path(options.attention))
+    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, path=path, metrics=metrics)
 
     def attempt(size: int) -> Report:
         found = compare_records(model, batches, contenders, shown, size=size, progress=options.progress)
@@ -176,10 +181,11 @@ def _prepared(
     options: Options,
     *,
     shown: Handshake,
+    path: Path,
     metrics: Sequence[Metric] = (),
 ) -> tuple[Setting, Batches]:
     tokens = read(tokenizer, windows.ids, windows.keep, options.initial)
-    batches = Batches(windows.ids, windows.keep, classify(tokens), options.epsilon, [*options.metrics, *metrics])
+    batches = Batches(windows.ids, windows.keep, classify(tokens), options.epsilon, [*options.metrics, *metrics], path)
     setting = Setting(
         model, tokenizer, _warned(model, windows), tokens, options.epsilon, shown, options.origin, options.command
     )

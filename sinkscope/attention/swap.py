@@ -48,7 +48,7 @@ class Swap:
         swapped = self._whole(part, scores, visible)
         if self.heads is None:
             return swapped
-        plain = Swap()._whole(part, scores, visible)  # noqa: SLF001 - of its own class
+        plain = PLAIN._whole(part, scores, visible)
         heads = torch.tensor([head in self.heads for head in range(scores.shape[1])], device=scores.device)
         chosen = heads[:, None, None]
         sink = swapped.sink
@@ -84,3 +84,7 @@ class Swap:
         logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
         weights = self.normalizer.weigh(torch.cat([scores, logit], dim=-1), extra=1)
         return Weighed(scores, visible, weights[..., :-1], weights[..., -1])
+
+
+PLAIN = Swap()
+"""Softmax in every head."""

@@ -116,6 +116,19 @@ BosOption = Annotated[
     Bos, typer.Option("--bos", help="BOS in front of each window; auto: as the tokenizer does.", rich_help_panel=TEXT)
 ]
 
+
+class Attention(StrEnum):
+    """Ways to reduce a layer's weights."""
+
+    auto = "auto"
+    flash = "flash"
+    dense = "dense"
+
+
+AttentionOption = Annotated[
+    Attention,
+    typer.Option("--attention", help="How weights are reduced; auto: flash where it serves.", rich_help_panel=FIGURES),
+]
 Initial = Annotated[
     str,
     typer.Option(

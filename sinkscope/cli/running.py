@@ -54,6 +54,7 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
     windows: o.Windows = None,
     batch_size: o.BatchSize = "auto",
     bos: o.BosOption = o.Bos.auto,
+    attention: o.AttentionOption = o.Attention.auto,
     initial: o.Initial = "4",
     epsilon: o.Epsilon = 0.3,
     output: o.Output = None,
@@ -84,6 +85,7 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
         cutting={"seq_len": seq_len, "count": count, "explicit": windows is not None, "bos": bos.value},
         measuring={
             "batch_size": None if batch_size == "auto" else int(batch_size),
+            "attention": attention.value,
             "initial": None if initial == "auto" else int(initial),
             "epsilon": epsilon,
         },
