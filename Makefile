@@ -12,7 +12,7 @@ TOOLS := .venv/tools-installed
 # Help pages are part of the documentation, so they must look the same in every terminal.
 COG := COLUMNS=80 NO_COLOR=1 TERM=dumb $(BIN)/cog -I docs
 
-.PHONY: demo test check lint types contracts docs spelling docs-write swaps format clean
+.PHONY: demo test check lint types contracts docs spelling docs-write swaps benchmark format clean
 
 demo: $(RUNTIME)
 	mkdir -p demo
@@ -44,6 +44,9 @@ docs-write: $(TOOLS)
 
 swaps: $(RUNTIME)
 	env -u SINKSCOPE_MODEL $(BIN)/python docs/swaps.py
+
+benchmark: $(RUNTIME)
+	env -u SINKSCOPE_MODEL $(BIN)/python benchmarks/measuring.py --output benchmarks/measuring.md $(ARGS)
 
 format: $(TOOLS)
 	$(BIN)/ruff check --fix $(ARGS)

@@ -20,7 +20,8 @@ trained with softmax, without any further training. It says what the swap does t
 about a model that would have been trained with another normalizer.
 
 This page and [swaps.csv](swaps.csv), which holds all figures with their standard errors, are written by `make swaps`.
-Formulas and sources: [normalizers.md](normalizers.md).
+Formulas, settings and sources: [normalizers.md](normalizers.md). With their default settings `softmax_n` and
+`sink_logit` are `softmax1`, and `softmax (identity)` is the baseline once more: rows that have to agree.
 """
 
 SHARE_AND_MASS = """\
@@ -51,8 +52,8 @@ def page(report: sinkscope.Report) -> Iterator[str]:
     yield INTRODUCTION
     yield (
         f"{report.metadata['model']['architecture']} (SmolLM2-135M-Instruct, embedded), float32, "
-        f"{baseline['windows']} windows of {report.metadata['text']['seq_len']} tokens, no BOS; torch "
-        f"{versions['torch']}, transformers {versions['transformers']}. Our own softmax in place of the model's "
+        f"{baseline['windows']} windows of {report.metadata['text']['seq_len']} tokens, no BOS;\n"
+        f"torch {versions['torch']}, transformers {versions['transformers']}. Our own softmax in place of the model's\n"
         f"changes its output by {report.metadata['comparison']['identity_delta']:.0e} of the largest.\n"
     )
     yield "## The model\n"

@@ -50,15 +50,21 @@ def _sinks(baseline: pd.Series, row: pd.Series) -> list[str]:
     masses = f"from {mass[0]:.3f} to {mass[1]:.3f}"
     rows = f"rows now add up to {row['row_mass']:.3f}"
     grown, raised = _relative(*share), _relative(*mass)
-    if raised < -NOTICED and grown >= NOTICED:
+    # The row's sum explains a fall of the raw mass only as far as the share does not fall with it.
+    by_rows = raised < -NOTICED and grown - raised > NOTICED
+    if by_rows and grown >= NOTICED:
         sentence = (
             f"The raw mass on the first token falls {masses}, but {rows}, and its share rises {shares}: "
             "the sinks are stronger, not weaker."
         )
-    elif raised < -NOTICED < grown:
+    elif by_rows and grown > -NOTICED:
         sentence = (
             f"The raw mass on the first token falls {masses} only because {rows}: its share stays {shares}, "
             "so the sinks survive."
+        )
+    elif by_rows:
+        sentence = (
+            f"The raw mass on the first token falls {masses}, partly because {rows}: its share falls less {shares}."
         )
     elif raised > NOTICED and grown <= -NOTICED:
         sentence = f"The first token's share falls {shares} although its raw mass rises {masses}: {rows}."
@@ -72,7 +78,7 @@ def _sinks(baseline: pd.Series, row: pd.Series) -> list[str]:
 def _rows(row: pd.Series) -> list[str]:
     told = []
     if row.get("zero_rows", 0) > 0:
-        told.append(f"{percent(row['zero_rows'])} of rows attend to nothing.")
+        told.append(f"{_begun(percent(row['zero_rows']))} of rows attend to nothing.")
     if row.get("degenerate_rows", 0) > 0:
         told.append(f"Its formula defines nothing in {percent(row['degenerate_rows'])} of rows.")
     return told
@@ -80,3 +86,8 @@ def _rows(row: pd.Series) -> list[str]:
 
 def _relative(before: float, after: float) -> float:
     return math.nan if not before else (after - before) / abs(before)
+
+
+def _begun(words: str) -> str:
+    """As the beginning of a sentence."""
+    return words[:1].upper() + words[1:]

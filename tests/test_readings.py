@@ -32,6 +32,11 @@ def read(**after):
         ({"first_share": 0.4, "first_mass": 0.2, "row_mass": 0.5}, "only because rows now add up to 0.500"),
         ({"first_share": 0.6, "first_mass": 0.3, "row_mass": 0.5}, "the sinks are stronger, not weaker"),
         ({"first_share": 0.2, "first_mass": 0.6, "row_mass": 3.0}, "(40.0% to 20.0%) although its raw mass rises"),
+        (
+            {"first_share": 0.2, "first_mass": 0.1, "row_mass": 0.6},
+            "partly because rows now add up to 0.600: its share falls",
+        ),
+        ({"first_share": 0.381, "first_mass": 0.379, "row_mass": 0.999}, "keeps its share (40.0% to 38.1%)"),
         ({"first_share": 0.2, "first_mass": 0.2}, "The first token's share falls (40.0% to 20.0%)."),
         ({"first_share": 0.6, "first_mass": 0.6}, "The first token's share rises (40.0% to 60.0%)."),
         ({"first_share": 0.401, "first_mass": 0.401}, "keeps its share (40.0% to 40.1%): the sinks survive"),
@@ -62,4 +67,5 @@ def test_the_loss_is_told_with_its_error(after, said):
 def test_rows_that_have_no_weights_or_no_definition_are_told():
     said = read(zero_rows=0.25, degenerate_rows=0.5)
     assert "25.0% of rows attend to nothing" in said
+    assert "Less than 0.1% of rows attend" in read(zero_rows=1e-5)
     assert "defines nothing in 50.0% of rows" in said
