@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -41,9 +43,9 @@ class Comparison:
     records: list[Record]
     identity_delta: float
     """The largest difference that our own softmax made to the model's last hidden states or logits over the first
-    batch, relative to the largest."""
+    window, relative to the largest."""
     identity_kl: float
-    """KL(model ‖ our own softmax) over the first batch, in nats."""
+    """KL(model ‖ our own softmax) over the first window, in nats."""
 
 
 def compare_records(
@@ -70,9 +72,7 @@ def compare_records(
         ids, keep = batches.ids[at], batches.keep[at]
         plain = _forward(model, batches, windows, baseline, Plan({}), chunked=shown.chunked)
         if windows.start == 0:
-            native = predict(model, ids, keep, chunked=shown.chunked)
-            (kl, scored), _ = divergences(native, plain, keep)
-            delta = difference(plain.states, native.states), float(kl.sum() / scored.sum())
+            delta = _identity(model, ids[:1], keep[:1], plain, shown)
         baseline.loss.add(windows, losses(plain, ids, keep))
         progress("comparing", done := done + int(keep.sum()), tokens)
         for contender, record in zip(contenders, records, strict=True):
@@ -81,6 +81,22 @@ def compare_records(
             _score(record, windows, (plain, found), batches)
             progress("comparing", done := done + int(keep.sum()), tokens)
     return Comparison(baseline, records, *delta)
+
+
+def _identity(
+    model: PreTrainedModel,
+    ids: Int[Tensor, "batch position"],
+    keep: Bool[Tensor, "batch position"],
+    plain: Predictions,
+    shown: Handshake,
+) -> tuple[float, float]:
+    """How far our own softmax takes the model from itself over one window: relative difference, and KL in nats."""
+    native = predict(model, ids, keep, chunked=shown.chunked)
+    ours = Predictions(plain.states[: ids.shape[0]], plain.head)
+    (kl, scored), _ = divergences(native, ours, keep)
+    real = keep[..., None].to(native.states.device)
+    delta = difference(torch.where(real, ours.states, 0), torch.where(real, native.states, 0))
+    return delta, float(kl.sum() / scored.sum())
 
 
 def common_path(contenders: Sequence[Contender], asked: Path) -> Path:
