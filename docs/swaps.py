@@ -8,7 +8,7 @@ import pandas as pd
 
 import sinkscope
 from sinkscope.readings import readings
-from sinkscope.verdict import percent
+from sinkscope.verdict import first_token, percent
 
 HERE = Path(__file__).parent
 
@@ -52,7 +52,8 @@ def page(report: sinkscope.Report) -> Iterator[str]:
     yield INTRODUCTION
     yield (
         f"{report.metadata['model']['architecture']} (SmolLM2-135M-Instruct, embedded), float32, "
-        f"{baseline['windows']} windows of {report.metadata['text']['seq_len']} tokens, no BOS;\n"
+        f"{baseline['windows']} windows of {report.metadata['text']['seq_len']} tokens;\n"
+        f"{first_token(report.first(), ascii_only=False)}\n"
         f"torch {versions['torch']}, transformers {versions['transformers']}. Our own softmax in place of the model's\n"
         f"changes its output by {report.metadata['comparison']['identity_delta']:.0e} of the largest.\n"
     )

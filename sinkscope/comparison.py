@@ -1,6 +1,6 @@
 """Every window once under each normalizer, all through the same code path, so that differences are the normalizers'."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +8,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, Question, Site, dense
-from sinkscope.attention.paths import Path, attend_and_reduce, taken
+from sinkscope.attention import Call, Question, Site
+from sinkscope.attention.paths import Path, attend, attend_and_reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.handshake import Handshake, difference, not_of_tokens
+from sinkscope.handshake import TOLERANCES, Handshake, difference, not_of_tokens
 from sinkscope.metrics import METRICS
 from sinkscope.observe import Batches
 from sinkscope.patch import Plan, check_heads
@@ -96,25 +96,32 @@ def _identity(
     (kl, scored), _ = divergences(native, ours, keep)
     real = keep[..., None].to(native.states.device)
     delta = difference(torch.where(real, ours.states, 0), torch.where(real, native.states, 0))
+    if not delta <= TOLERANCES[native.states.dtype]:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be compared: over this text its layers do more than softmax attention "
+            f"(our own softmax changes its output by {delta:.1e}, relative to the largest)"
+        )
     return delta, float(kl.sum() / scored.sum())
 
 
 def common_path(contenders: Sequence[Contender], asked: Path) -> Path:
     """The path for all: dense as soon as one normalizer needs it, so that differences are the normalizers'."""
     swaps = [swap for contender in contenders for swap in contender.plan.swaps.values()]
-    disguised = all(swap.normalizer.form is not None and swap.modifier is None for swap in swaps)
-    return Path.dense if asked is Path.auto and not disguised else asked
+    whole = next((swap for swap in swaps if swap.normalizer.form is None or swap.modifier is not None), None)
+    if whole is not None and asked is Path.flash:
+        raise UnsupportedModelError(f"the flash path cannot serve {whole.label}: use --attention auto")
+    return asked if whole is None else Path.dense
 
 
-def needed(contenders: Sequence[Contender]) -> list[str]:
-    """The optional metrics that tell something of these contenders."""
+def needed(contenders: Sequence[Contender], known: Collection[str] = ()) -> list[str]:
+    """The optional metrics that tell something of these contenders, but for those that are known of already."""
     swaps = [swap for contender in contenders for swap in contender.plan.swaps.values()]
     found = []
     if any(swap.normalizer.name in EXPLAINED_BY_LSE for swap in swaps):
         found.append("lse")
     if any(swap.normalizer.degenerate is not None for swap in swaps):
         found.append("degenerate_rows")
-    return [name for name in METRICS if name in found]
+    return [name for name in METRICS if name in found and name not in known]
 
 
 def _score(
@@ -173,9 +180,9 @@ class _Replacer:
         self.seen.add(site.name)
         swap = self.plan.swap(site) or PLAIN
         check_heads(site, call, swap)
-        if self.scored_only:
-            return dense.attend(call, swap)
         path = taken(call, swap, self.path)
+        if self.scored_only:
+            return attend(call, swap, path)
         output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), path)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)
         return output

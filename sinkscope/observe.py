@@ -109,4 +109,4 @@ class _Observer:
                 f"{site.name} cannot be measured: its output differs from what its queries, keys and values give by "
                 f"{difference:.1e}, relative to the largest"
             )
-        self.record.largest_difference = max(self.record.largest_difference, difference)
+        self.record.largest_difference = max(self.record.largest_difference or 0.0, difference)

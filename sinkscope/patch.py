@@ -33,6 +33,14 @@ class Plan:
         """The modules that were to be swapped and never called."""
         return [name for name in self.swaps if name not in seen]
 
+    def by_layer(self, sites: Iterable[Site]) -> list[tuple[int, "Plan"]]:
+        """The same swaps one layer at a time, by the layers' numbers."""
+        found: dict[int, dict[str, Swap]] = {}
+        for site in sites:
+            if site.name in self.swaps:
+                found.setdefault(site.layer, {})[site.name] = self.swaps[site.name]
+        return [(layer, Plan(found[layer])) for layer in sorted(found)]
+
 
 def plan(
     sites: Iterable[Site], swap: Swap, layers: Collection[int] | None = None, heads: Collection[Head] | None = None

@@ -89,7 +89,8 @@ def divergences(baseline: Predictions, found: Predictions, keep: Bool[Tensor, "b
     for rows in baseline.chunks():
         before, after = baseline.logits(rows).log_softmax(-1), found.logits(rows).log_softmax(-1)
         kl.append((before.exp() * (before - after)).sum(-1))
-        same.append((before.argmax(-1) == after.argmax(-1)).float())
+        agree = (before.argmax(-1) == after.argmax(-1)).float()
+        same.append(torch.where(after.isnan().any(-1), torch.nan, agree))
     return _over_scored(torch.cat(kl, dim=1), keep), _over_scored(torch.cat(same, dim=1), keep)
 
 

@@ -56,10 +56,13 @@ class Probe:
         mask = arguments.get("attention_mask")
         self.mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
-    def first(self, keys: int) -> Int[Tensor, "batch"]:
-        """Where the first real token stands among a call's keys, which are the last of all tokens so far."""
+    def first(self, keys: int, mask: Tensor | None) -> Int[Tensor, "batch"]:
+        """Where the first real token stands among a call's keys, which are the last of all tokens so far.
+
+        Without a mask over tokens it is the first key that any query of the call's own mask sees.
+        """
         if self.mask is None:
-            return torch.zeros(1, dtype=torch.int64)
+            return torch.zeros(1, dtype=torch.int64) if mask is None else _first_seen(mask[..., :keys])
         return (self.mask.cumsum(-1) == 0).sum(-1) - max(0, self.mask.shape[-1] - keys)
 
     def site(self, module: nn.Module, window: int | None) -> Site:
@@ -90,7 +93,10 @@ def probed(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
     with ExitStack() as stack:
         stack.enter_context(_listed(probe))
         stack.enter_context(served(model))
-        hook = model.register_forward_pre_hook(lambda _, __, arguments: probe.begin(arguments), with_kwargs=True)
+        # The base model, because the head may be run apart from it, and because masks reach it by keyword.
+        hook = model.base_model.register_forward_pre_hook(
+            lambda _, __, arguments: probe.begin(arguments), with_kwargs=True
+        )
         stack.callback(hook.remove)
         yield probe
     if not probe.seen:
@@ -136,7 +142,7 @@ def _get_interface(interface: AttentionInterface, attn_implementation: str, defa
             return own(module, query, key, value, mask, **arguments)
         fused = attn_implementation == "sdpa" and mask is None
         causal = fused and query.shape[2] > 1 and _is_causal(module, arguments)
-        call = _call((query, key, value), mask, arguments, causal=causal, first=probe.first(key.shape[2]))
+        call = _call((query, key, value), mask, arguments, causal=causal, first=probe.first(key.shape[2], mask))
         weights = None
 
         def run() -> Tensor:
@@ -179,6 +185,11 @@ def _call(
         first=first,
         dropout=arguments.get("dropout") or 0.0,
     )
+
+
+def _first_seen(mask: Tensor) -> Int[Tensor, "batch"]:
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return seen.any(dim=(1, 2)).long().argmax(dim=-1)
 
 
 def _is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:

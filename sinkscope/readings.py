@@ -10,6 +10,9 @@ from sinkscope.verdict import percent
 CLEAR = 2.0
 """A change is told as one where it is more than this many standard errors."""
 
+UNSEEN = 5e-4
+"""Changes of the loss that would be printed as 0.000."""
+
 NOTICED = 0.05
 """Relative changes of masses and shares below this are called none."""
 
@@ -28,7 +31,7 @@ def _loss(baseline: pd.Series, row: pd.Series) -> str:
         return "The model's output is no longer a number."
     before, after = baseline["perplexity"], row["perplexity"]
     change, error = row["nll_delta"], row["nll_delta_se"]
-    if change == 0:
+    if abs(change) < UNSEEN:
         return f"Perplexity is what it was, {before:,.2f}."
     if not pd.isna(error) and abs(change) <= CLEAR * error:
         return f"Perplexity {_to(before, after)}: within two standard errors of no change."
@@ -46,12 +49,17 @@ def _sinks(baseline: pd.Series, row: pd.Series) -> list[str]:
     share, mass = ((baseline[name], row[name]) for name in ("first_share", "first_mass"))
     if pd.isna(share[1]):
         return ["No query has a share for the first token."]
+    seen = row["first_queries"] / baseline["first_queries"]
+    if seen < 1:
+        return [f"Only {percent(seen)} of the queries still see the first token; they give it {percent(share[1])}."]
     shares = f"({percent(share[0])} to {percent(share[1])})"
     masses = f"from {mass[0]:.3f} to {mass[1]:.3f}"
     rows = f"rows now add up to {row['row_mass']:.3f}"
     grown, raised = _relative(*share), _relative(*mass)
     # The row's sum explains a fall of the raw mass only as far as the share does not fall with it.
-    by_rows = raised < -NOTICED and grown - raised > NOTICED
+    shrunk = 0 <= row["row_mass"] < baseline["row_mass"] and mass[1] >= 0
+    by_rows = shrunk and raised < -NOTICED and grown - raised > NOTICED
+    survive = "so the sinks survive" if baseline["sink_rate"] > 0 else "and there were no sinks before either"
     if by_rows and grown >= NOTICED:
         sentence = (
             f"The raw mass on the first token falls {masses}, but {rows}, and its share rises {shares}: "
@@ -59,8 +67,7 @@ def _sinks(baseline: pd.Series, row: pd.Series) -> list[str]:
         )
     elif by_rows and grown > -NOTICED:
         sentence = (
-            f"The raw mass on the first token falls {masses} only because {rows}: its share stays {shares}, "
-            "so the sinks survive."
+            f"The raw mass on the first token falls {masses} only because {rows}: its share stays {shares}, {survive}."
         )
     elif by_rows:
         sentence = (
@@ -69,7 +76,7 @@ def _sinks(baseline: pd.Series, row: pd.Series) -> list[str]:
     elif raised > NOTICED and grown <= -NOTICED:
         sentence = f"The first token's share falls {shares} although its raw mass rises {masses}: {rows}."
     elif abs(grown) < NOTICED:
-        sentence = f"The first token keeps its share {shares}: the sinks survive."
+        sentence = f"The first token keeps its share {shares}, {survive}."
     else:
         sentence = f"The first token's share {'rises' if grown > 0 else 'falls'} {shares}."
     return [sentence]

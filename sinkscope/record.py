@@ -68,8 +68,8 @@ class Record:
     divergence: Tally = field(default_factory=Tally)
     agreement: Tally = field(default_factory=Tally)
     """Where there is a baseline to compare with: KL to it, and how often the same token comes first."""
-    largest_difference: float = 0.0
-    """Between a layer's own output and ours, over all calls that were checked."""
+    largest_difference: float | None = None
+    """Between a layer's own output and ours, over all calls that were checked; None where none was."""
 
     @classmethod
     def start(cls, normalizer: str, windows: int, length: int, extra: Sequence[Metric] = ()) -> "Record":

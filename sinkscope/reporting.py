@@ -72,7 +72,7 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
         tokens=_joined([_tokens(record, setting) for record in everything]),
         positions=_joined([tables.positions(record) for record in everything]),
         summary=_joined(summaries),
-        metadata=_metadata(baseline, setting) | {"comparison": told},
+        metadata=_metadata(baseline, setting, records) | {"comparison": told},
         lse=deltas.levels(everything),
         sweep=deltas.sweep(baseline, swept),
     )
@@ -147,7 +147,7 @@ def _classes(tokens: Tokens) -> list[str | None]:
     return names
 
 
-def _metadata(record: Record, setting: Setting) -> dict[str, Any]:
+def _metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) -> dict[str, Any]:
     model, windows = setting.model, setting.windows
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -167,7 +167,7 @@ def _metadata(record: Record, setting: Setting) -> dict[str, Any]:
             "identity_delta": setting.shown.delta,
             "largest_output_difference": record.largest_difference,
         },
-        "undefined": _undefined(record, setting),
+        "undefined": _undefined(record, setting) | _undefined_after(others),
         "versions": {"python": platform.python_version(), "sinkscope": __version__}
         | {name: version(name) for name in LIBRARIES},
     }
@@ -182,6 +182,22 @@ def _origin(model: PreTrainedModel) -> dict[str, object]:
         "device": str(model.device),
         "parameters": model.num_parameters(),
     }
+
+
+def _undefined_after(others: Sequence[Record]) -> dict[str, str]:
+    """Why a figure is null in a comparison, beside what holds for any run."""
+    if not others:
+        return {}
+    reasons = {
+        "*_delta": "the baseline has no change, and a figure that is undefined before or after has none either",
+        "degenerate_rows": "only some normalizers have rows that their formula does not define",
+    }
+    for record in others:
+        if bool(record.loss.by_window()[0].isnan().any()):
+            reasons[record.normalizer] = "the model's output is no longer a number"
+        if not any(layer.by_position.by_window()[1].any() for layer in record.layers.values()):
+            reasons[f"first_*, sink_rate* under {record.normalizer}"] = "no query can see the first token"
+    return reasons
 
 
 def _layers_without(record: Record, model: PreTrainedModel) -> list[int]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from sinkscope import corpus
 from sinkscope.attention import Site
 from sinkscope.attention.paths import Path
-from sinkscope.attention.swap import Swap
+from sinkscope.attention.swap import PLAIN, Swap
 from sinkscope.comparison import Contender, common_path, compare_records, needed
 from sinkscope.errors import SinkscopeError
 from sinkscope.forward import check_fit
@@ -75,11 +75,12 @@ class Swaps:
         found = []
         for each in self.normalizers or ("softmax",):
             swap = Swap(resolve(each), self.modifier)
-            label = "softmax (identity)" if swap.label == "softmax" else swap.label
+            label = {PLAIN.label: f"{PLAIN.label} ({'identity' if swap == PLAIN else 'given'})"}.get(
+                swap.label, swap.label
+            )
             found.append(Contender(label, plan(sites, swap, self.layers, self.heads)))
             if self.sweep:
-                numbers = sorted({site.layer for site in sites if site.name in found[-1].plan.swaps})
-                found += [Contender(label, plan(sites, swap, [layer]), layer) for layer in numbers]
+                found += [Contender(label, part, layer) for layer, part in found[-1].plan.by_layer(sites)]
         labels = [each.label for each in found if each.layer is None]
         if len(set(labels)) < len(labels):
             raise ValueError(f"expected different normalizers, got {', '.join(labels)}")
@@ -158,7 +159,7 @@ def compare_windows(
     """Compare normalizers on windows of tokens that are already cut."""
     shown = _shown(model, windows)
     contenders = swaps.contenders(shown.sites)
-    metrics = [METRICS[name] for name in needed(contenders)]
+    metrics = [METRICS[name] for name in needed(contenders, [each.name for each in options.metrics])]
     path = common_path(contenders, Path(options.attention))
     setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, path=path, metrics=metrics)
 

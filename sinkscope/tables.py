@@ -44,7 +44,14 @@ def summary(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFram
     """One row: the unweighted means over all heads of the model, and the loss."""
     row: Row = {"normalizer": record.normalizer, "layers": len(record.layers)}
     row["heads"] = sum(layer.heads for layer in record.layers.values())
+    row["first_queries"] = _first_queries(record, columns)
     return pd.DataFrame([row | fixed | _means(record, list(record.layers.values()), columns) | loss(record)])
+
+
+def _first_queries(record: Record, columns: tuple[str, ...]) -> int:
+    """How many queries of all heads together can see the first token."""
+    pairs = (layer.tallies["mass"].by_window() for layer in record.layers.values())
+    return int(sum(float(counts[..., columns.index("first")].sum()) for _, counts in pairs))
 
 
 def loss(record: Record) -> Row:

@@ -21,7 +21,7 @@ def verdict(report: Report, *, ascii_only: bool = False) -> list[str]:
     return [
         _sinks(report, row),
         *_where(report),
-        _first_token(report, ascii_only=ascii_only),
+        first_token(report, ascii_only=ascii_only),
         *_landing(row),
         *_learned(row),
         *_layers(report),
@@ -82,7 +82,8 @@ def _shortest_run(by_layer: pd.Series) -> tuple[int, int, float]:
     return first, last, min(-held / total, 1.0)
 
 
-def _first_token(report: Report, *, ascii_only: bool) -> str:
+def first_token(report: Report, *, ascii_only: bool) -> str:
+    """What stood at position 0, and who put it there: no figure means anything without it."""
     first = report.tokens[report.tokens["class"] == "first"]
     names = first["token"].dropna().unique().tolist()
     text = report.metadata["text"]

@@ -100,6 +100,20 @@ def test_an_unknown_normalizer_is_one_line_before_a_model_is_loaded(spec, reason
     assert len(ended.err.splitlines()) == 1
 
 
+def test_one_spec_in_two_spellings_is_one_and_a_bias_of_zero_is_a_change(run, tiny_llama):
+    twice = ["-n", "temperature:t=2", "-n", "temperature:t=2.0"]
+    ended = run("patch", tiny_llama, *twice, "--sink-bias", "0", *QUICK, "--json", "-q")
+    names = json.loads(ended.out)["tables"]["summary"]["columns"]["normalizer"]
+    assert names == ["softmax", "temperature:t=2 + sink_bias=0,initial=4"]
+
+
+def test_a_sweep_that_breaks_the_model_is_still_shown(run, tiny_llama):
+    ended = run("patch", tiny_llama, "-n", "torch:log", "--sweep", "layers", *QUICK, "-q")
+    assert ended.status == 0, ended.err
+    assert "One layer at a time" in ended.out
+    assert "no longer a number" in ended.out
+
+
 def test_an_unknown_layer_is_one_line(run, tiny_llama):
     ended = run("patch", tiny_llama, "-n", "softmax1", "--layers", "7", *QUICK, "-q")
     assert ended.status == 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
+from transformers.modeling_utils import AttentionInterface
 
 import sinkscope
 from sinkscope.attention import dense
@@ -119,6 +120,63 @@ def test_rows_without_a_definition_are_counted(ids):
     summary = sinkscope.compare(tiny("llama"), input_ids=ids, normalizers=["poly2", "softmax1"]).summary
     assert 0 < summary["degenerate_rows"][1] < 1
     assert math.isnan(summary["degenerate_rows"][2])
+
+
+def test_a_sweep_keeps_to_the_chosen_heads(ids):
+    model = tiny("llama")
+    report = sinkscope.compare(model, input_ids=ids, normalizers=["relu2"], heads=[(2, 1)], sweep=True)
+    assert report.sweep["layer"].tolist() == [2]
+    assert report.sweep["kl_to_baseline"][0] == pytest.approx(report.summary["kl_to_baseline"][1], rel=1e-6)
+
+
+def test_a_model_that_does_something_else_further_on_is_refused(ids, monkeypatch):
+    model = tiny("llama")
+    attention = type(model.model.layers[1].self_attn)
+    forward = attention.forward
+
+    def stretched(self, hidden_states, *args, **kwargs):
+        output, weights = forward(self, hidden_states, *args, **kwargs)
+        return (output * 1.1 if hidden_states.shape[1] > 17 else output), weights
+
+    monkeypatch.setattr(attention, "forward", stretched)
+    assert sinkscope.measure(model, input_ids=ids) is not None  # outside the attention function, so it is the model's
+    monkeypatch.setattr(attention, "forward", forward)
+    sdpa = AttentionInterface._global_mapping["sdpa"]
+
+    def odd(module, query, *args, **kwargs):
+        output, weights = sdpa(module, query, *args, **kwargs)
+        return (output * 1.1 if query.shape[2] > 17 else output), weights
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", odd)
+    with pytest.raises(sinkscope.UnsupportedModelError, match="over this text"):
+        sinkscope.compare(model, input_ids=ids, normalizers=["softpick"])
+
+
+def test_padding_is_no_part_of_the_identity(ids):
+    model = tiny("llama", attn_implementation="eager")
+    keep = torch.arange(24) >= torch.tensor([[9], [0], [13]])
+    report = sinkscope.compare(model, input_ids=ids, attention_mask=keep, normalizers=["softpick"])
+    assert report.metadata["comparison"]["identity_delta"] < 1e-5
+    assert report.metadata["attention"]["largest_output_difference"] is None
+
+
+def test_the_learned_sink_is_in_the_denominator_that_may_vanish(ids):
+    model = tiny("gpt_oss")
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data.fill_(3.0)
+    summary = sinkscope.compare(model, input_ids=ids, normalizers=["poly2"]).summary
+    assert summary["degenerate_rows"][1] == 0
+
+
+def test_what_is_no_number_is_reported_as_none(ids):
+    def nowhere(scores):
+        return scores * torch.nan
+
+    report = sinkscope.compare(tiny("llama"), input_ids=ids, normalizers=[nowhere], sweep=True)
+    row = report.summary.iloc[1]
+    for name in ("perplexity", "first_share", "first_mass", "sink_rate", "sink_rate_raw", "top1_agreement", "entropy"):
+        assert math.isnan(row[name]), name
+    assert report.metadata["undefined"][row["normalizer"]] == "the model's output is no longer a number"
 
 
 def test_nothing_to_compare_and_doubles_are_refused(ids):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from sinkscope.attention import OPTIONAL, Call, dense, flash, flash_blocks, flash_kernel
 from sinkscope.attention.swap import Swap
-from sinkscope.errors import ModelNotFoundError
 from sinkscope.normalizers import NORMALIZERS, Modifier, resolve
 
 DISGUISES = [card.name for card in NORMALIZERS.values() if card.form is not None]
@@ -312,10 +311,7 @@ def test_without_a_kernel_blocks_give_the_same_output(monkeypatch):
 def test_the_embedded_models_layers_give_the_record_of_the_dense_path(padded):
     from sinkscope import load, probe  # noqa: PLC0415 - transformers takes seconds
 
-    try:
-        model, _ = load()
-    except ModelNotFoundError as error:
-        pytest.skip(str(error))
+    model, _ = load()
     ids = torch.randint(20, 40000, (2, 300), generator=torch.Generator().manual_seed(0))
     keep = torch.arange(300) >= torch.tensor([0, padded])[:, None]
     asks, layers = question(keep), []

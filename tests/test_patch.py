@@ -221,6 +221,35 @@ def test_a_window_with_sinks_shows_the_last_keys_and_the_first(padding, ids):
     assert late["first_mass"].isna().all()
 
 
+@pytest.mark.parametrize("architecture", ["llama", "opt", "gemma3_text", "gpt_oss"])
+def test_a_modifier_finds_the_first_token_behind_padding(architecture, ids):
+    model = tiny(architecture)
+    keep = torch.arange(24) >= torch.tensor([[0], [7], [13]])
+    modifier = Modifier(initial=1, sink_bias=-float("inf"))
+    padded = sinkscope.compare(model, input_ids=ids, attention_mask=keep, modifier=modifier).summary
+    assert padded["first_share"].isna().tolist() == [False, True]
+    rows = [
+        sinkscope.compare(model, input_ids=row[real][None], modifier=modifier)
+        for row, real in zip(ids, keep, strict=True)
+    ]
+    scored = [int(each.summary["tokens_scored"][1]) for each in rows]
+    loss = sum(float(each.summary["nll"][1]) * count for each, count in zip(rows, scored, strict=True)) / sum(scored)
+    assert padded["nll"][1] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_modifier_finds_it_in_a_static_cache_and_by_position_too(ids):
+    model = tiny("llama")
+    keep = (torch.arange(24) >= torch.tensor([[0], [7], [13]])).long()
+    length = {"do_sample": False, "max_new_tokens": 5, "min_new_tokens": 5, "attention_mask": keep}
+    scores = {"output_scores": True, "return_dict_in_generate": True}
+    with sinkscope.patched(model, modifier=Modifier(initial=2, sink_bias=-2.0)):
+        dynamic = model.generate(ids, **length, **scores)
+        static = model.generate(ids, cache_implementation="static", **length, **scores)
+        by_position, by_name = model(ids, keep).logits, model(ids, attention_mask=keep).logits
+    torch.testing.assert_close(torch.stack(static.scores), torch.stack(dynamic.scores), atol=1e-4, rtol=1e-4)
+    assert torch.equal(by_position, by_name)
+
+
 def test_a_bias_of_minus_infinity_hides_the_first_keys(ids):
     model = tiny("llama")
     report = sinkscope.compare(model, input_ids=ids, modifier=Modifier(initial=1, sink_bias=-float("inf")))

@@ -127,8 +127,8 @@ class _Running:
             self._put("zeros", ((found.weights == 0) & found.visible).sum(dim=-1).to(row.dtype))
         if "lse" in needs:
             self._put("lse", found.scores.logsumexp(dim=-1))
-        if "degenerate" in needs and (rows := self.swap.degenerate(found)) is not None:
-            self._put("degenerate", rows.to(row.dtype))
+        if "degenerate" in needs and found.degenerate is not None:
+            self._put("degenerate", found.degenerate.to(row.dtype))
 
     def _receive(self, each: Block, visible: Tensor) -> None:
         weights = each.weighed.weights

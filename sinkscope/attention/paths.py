@@ -28,7 +28,7 @@ def taken(call: Call, swap: Swap, asked: Path) -> Path:
     if reason is None:
         return Path.flash
     if asked is Path.flash:
-        raise UnsupportedModelError(f"the flash path cannot serve this model: {reason}; use --attention auto")
+        raise UnsupportedModelError(f"the flash path cannot serve this run: {reason}; use --attention auto")
     return Path.dense
 
 
@@ -39,6 +39,11 @@ def reduce(
     if path is Path.flash:
         return flash.reduce(call, question, output)
     return dense.reduce(call, question, output)
+
+
+def attend(call: Call, swap: Swap, path: Path) -> Float[Tensor, "batch query head value_width"]:
+    """The output under a swap, by a path that serves it."""
+    return flash.attend(call, swap)[0] if path is Path.flash else dense.attend(call, swap)
 
 
 def attend_and_reduce(

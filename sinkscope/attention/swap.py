@@ -21,6 +21,8 @@ class Weighed:
     weights: Float[Tensor, "batch head query key"]
     sink: Float[Tensor, "batch head query"] | None
     """The weight of the learned sink, where the layer has one."""
+    degenerate: Bool[Tensor, "batch head query"] | None = None
+    """The rows where the normalizer's formula defines nothing; None where that cannot happen."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,8 @@ class Swap:
             torch.where(chosen, swapped.visible, plain.visible),
             torch.where(chosen, swapped.weights, plain.weights),
             sink,
+            None if swapped.degenerate is None else swapped.degenerate & chosen[..., 0],
         )
-
-    def degenerate(self, weighed: Weighed) -> Bool[Tensor, "batch head query"] | None:
-        """The rows where the normalizer's formula defines nothing; None where that cannot happen."""
-        if self.normalizer.degenerate is None:
-            return None
-        rows = self.normalizer.degenerate_rows(weighed.scores)
-        if self.heads is None:
-            return rows
-        heads = torch.tensor([head in self.heads for head in range(rows.shape[1])], device=rows.device)
-        return rows & heads[:, None]
 
     def _whole(
         self, part: Call, scores: Float[Tensor, "batch head query key"], seen: Bool[Tensor, "#batch #head query key"]
@@ -79,11 +72,17 @@ class Swap:
         if self.modifier is not None:
             scores = self.modifier.apply(scores, seen, part.first)
             visible = scores > -torch.inf
+        row, extra = scores, 0
+        if part.sink is not None:
+            logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
+            row, extra = torch.cat([scores, logit], dim=-1), 1
+        weights = self.normalizer.weigh(row, extra=extra)
+        degenerate = None
+        if self.normalizer.degenerate is not None:
+            degenerate = self.normalizer.degenerate_rows(row, extra=extra)
         if part.sink is None:
-            return Weighed(scores, visible, self.normalizer.weigh(scores), None)
-        logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
-        weights = self.normalizer.weigh(torch.cat([scores, logit], dim=-1), extra=1)
-        return Weighed(scores, visible, weights[..., :-1], weights[..., -1])
+            return Weighed(scores, visible, weights, None, degenerate)
+        return Weighed(scores, visible, weights[..., :-1], weights[..., -1], degenerate)
 
 
 PLAIN = Swap()

@@ -7,9 +7,11 @@ import pandas as pd
 from rich.console import Console
 
 from sinkscope.cli.columns import columns
+from sinkscope.cli.console import plain
 from sinkscope.cli.screen import heading, section
 from sinkscope.readings import readings
 from sinkscope.report import Report
+from sinkscope.verdict import first_token
 
 Column = tuple[str, Callable[[pd.Series], str]]
 
@@ -20,6 +22,9 @@ LAYERS_SHOWN = 12
 def show(report: Report, console: Console) -> None:
     """Print the loss, the sinks, the change, the readings, and the sweep where there is one."""
     heading(report, console)
+    console.print(first_token(report.first(), ascii_only=plain(console.file)))
+    for warning in report.metadata["text"].get("warnings", []):
+        console.print(f"Warning: {warning}.")
     told = report.metadata["comparison"]
     console.print(
         "Before and after take the same path; our own softmax in place of the model's changes its output by "
@@ -39,7 +44,7 @@ def show(report: Report, console: Console) -> None:
         section(console, "One layer at a time: perplexity")
         _sweep(report, console)
     if not report.lse.empty:
-        section(console, "Log-sum-exp of the baseline's rows: what softmax1 keeps is its sigmoid")
+        section(console, "Log-sum-exp of the baseline's rows: softmax1 keeps its sigmoid, sink_logit that of it less s")
         _levels(report, console)
 
 
@@ -98,11 +103,14 @@ CHANGES: list[Column] = [
 
 def _sweep(report: Report, console: Console) -> None:
     """One row a layer, one column a normalizer; those that hurt most, where there are many layers."""
-    table = report.sweep.pivot_table(index="layer", columns="normalizer", values="perplexity", sort=False)
-    worst = report.sweep.groupby("layer")["nll_delta"].max().sort_values(ascending=False)
+    table = report.sweep.set_index(["layer", "normalizer"])["perplexity"]
+    # Where the loss is no longer a number, nothing is worse.
+    worst = report.sweep.fillna({"nll_delta": math.inf}).groupby("layer")["nll_delta"].max()
+    worst = worst.sort_values(ascending=False)
     chosen = sorted(worst.index[:LAYERS_SHOWN])
-    rows = [[str(layer), *(_number(table.loc[layer, name], 2) for name in table.columns)] for layer in chosen]
-    columns(console, ["layer", *map(str, table.columns)], rows, WORDS)
+    names = report.sweep["normalizer"].unique().tolist()
+    rows = [[str(layer), *(_number(table[layer, name], 2) for name in names)] for layer in chosen]
+    columns(console, ["layer", *names], rows, WORDS)
     if len(chosen) < len(worst):
         console.print(f"the {len(chosen)} of {len(worst)} layers that bear it worst; the others are in the sweep table")
 

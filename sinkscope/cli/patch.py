@@ -11,6 +11,8 @@ from sinkscope.cli.running import Options, Request, carry_out, command
 SWAP = "Swap"
 SCORES = "Scores"
 
+MOST_LAYERS = 100_000
+
 Head = tuple[int, int | None]
 
 
@@ -32,6 +34,8 @@ def layer_numbers(value: str | None) -> list[int] | None:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise typer.BadParameter(f"the range {part.strip()} ends before it begins")
+        if last > MOST_LAYERS:
+            raise typer.BadParameter(f"no model has a layer {last}")
         found += range(first, last + 1)
     return found
 
@@ -87,7 +91,7 @@ def patch(  # noqa: PLR0917 - typer reads a command's options from its arguments
     """Compare sinks and perplexity before and after softmax is replaced, on MODEL or on the embedded default."""
     chosen: Options = {"layers": layer_numbers(layers), "heads": head_numbers(heads), "sweep": sweep is not None}
     modified: Options = {"sink_bias": sink_bias, "window": window, "keep_sinks": keep_sinks, "alibi": alibi}
-    any_modifier = any(each not in {None, False} for each in modified.values())
+    any_modifier = any(each is not None and each is not False for each in modified.values())
     if not normalizer and not any_modifier:
         raise typer.BadParameter("give a --normalizer, or a change of the scores such as --window or --sink-bias")
     if keep_sinks and window is None:
@@ -99,7 +103,7 @@ def patch(  # noqa: PLR0917 - typer reads a command's options from its arguments
     def check() -> None:
         from sinkscope.normalizers import resolve
 
-        resolved.extend(resolve(each) for each in dict.fromkeys(normalizer or []))
+        resolved.extend({card.spec: card for card in map(resolve, normalizer or [])}.values())
 
     def study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:
         from sinkscope.normalizers import Modifier

@@ -94,7 +94,8 @@ def _positions(report: Report, console: Console) -> None:
     """The model's mean in a handful of bins, from the first queries to the last."""
     bins = report.positions.groupby(["query_from", "query_to"])
     means = bins["first_mass"].mean().reset_index()
-    chosen = means.iloc[:: max(1, math.ceil(len(means) / TOP))]
+    # Counted from the end, where most queries are.
+    chosen = means.iloc[:: -max(1, math.ceil(len(means) / TOP))].iloc[::-1]
     rows = [
         [f"{start:.0f}" if start == stop else f"{start:.0f} to {stop:.0f}", _number(mass)]
         for start, stop, mass in chosen.to_numpy().tolist()

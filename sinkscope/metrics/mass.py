@@ -59,8 +59,8 @@ def _rate(reductions: Reductions, sums: Sums) -> Sums:
     first = reductions.column("first")
     total, count = sums[0][..., first], sums[1][..., first]
     defined = count > 0
-    over = (total > reductions.question.epsilon * count) & defined
-    return over.to(total.dtype), defined.to(total.dtype)
+    exceeds = ((total > reductions.question.epsilon * count) & defined).to(total.dtype)
+    return torch.where(total.isnan(), total, exceeds), defined.to(total.dtype)
 
 
 def _seeing(reductions: Reductions) -> Bool[Tensor, "batch #head query column"]:
@@ -71,7 +71,8 @@ def _shares(
     reductions: Reductions,
 ) -> tuple[Float[Tensor, "batch head query column"], Bool[Tensor, "batch head query column"]]:
     whole = _whole(reductions)[..., None]
-    rows = _seeing(reductions) & (whole > 0)
+    # A row that is no number stays, so that the figure is none either.
+    rows = _seeing(reductions) & (whole != 0)
     return reductions.absolute_mass / whole.masked_fill(whole == 0, 1), rows
 
 

@@ -56,7 +56,8 @@ def degenerate_rows(reductions: Reductions) -> Sums:
 
 
 def _nonzero(reductions: Reductions) -> torch.Tensor:
-    return reductions.counted() & (_squares(reductions) > 0)
+    # A row that is no number stays, so that the figure is none either.
+    return reductions.counted() & (_squares(reductions) != 0)
 
 
 def _entropies(reductions: Reductions) -> torch.Tensor:
