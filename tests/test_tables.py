@@ -31,7 +31,7 @@ def recorded(layers, windows=3, **parts):
     record = Record.start("softmax", windows, LENGTH)
     question = record.question(real(windows, LENGTH), marks(windows), 0.3)
     for name, (number, weights) in layers.items():
-        layer = Layer(name, number, 0, None, None, weights.shape[1], "sink" in parts)
+        layer = Layer(name, number, 0, None, None, weights.shape[1], "sink" in parts, "dense")
         record.add(layer, range(windows), reduced(weights, question, **parts))
     record.loss.add(range(windows), (torch.ones(windows, 1), torch.ones(windows, 1)))
     return record
@@ -70,7 +70,7 @@ def test_means_weigh_every_head_alike_and_their_errors_are_over_windows():
 def test_heads_without_a_figure_are_in_no_mean():
     record = recorded({"a": (0, rows_of(0, 3, 2) / 2)}, sink=torch.full((1, 2, 1), 0.5, dtype=torch.float64))
     question = record.question(real(3, LENGTH), marks(3), 0.3)
-    record.add(Layer("b", 1, 0, None, None, 4, False), range(3), reduced(rows_of(1, 3, 4), question))
+    record.add(Layer("b", 1, 0, None, None, 4, False, "dense"), range(3), reduced(rows_of(1, 3, 4), question))
     assert float(tables.summary(record, columns(), FIXED)["sink_logit_mass"][0]) == 0.5
     layers = tables.layers(record, columns(), FIXED)
     assert layers["sink_logit_mass"].isna().tolist() == [False, True]
