@@ -42,7 +42,7 @@ class Layer:
     def of(cls, site: Site, call: Call, path: str) -> "Layer":
         """The layer that a call comes from, with nothing counted yet."""
         heads, learned_sink = call.query.shape[1], call.sink is not None
-        return cls(site.name, site.layer, site.call, site.layer_type, site.window, heads, learned_sink, path)
+        return cls(site.name, site.layer, site.call, site.layer_type, site.window, heads, learned_sink, str(path))
 
     @property
     def kind(self) -> str:

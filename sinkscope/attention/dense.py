@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.attention.call import Call
+from sinkscope.attention.norms import norms
 from sinkscope.attention.reductions import Question, Reductions
 from sinkscope.attention.swap import PLAIN, Swap, Weighed
 
@@ -146,14 +147,9 @@ class _Running:
     def finish(self, output: Tensor | None) -> Reductions:
         fields: dict[str, Tensor] = {name: torch.cat(parts, dim=2) for name, parts in self.rows.items()}
         fields.setdefault("absolute_mass", fields["mass"])
-        needs = self.question.needs
-        if "received" in needs:
+        if "received" in self.question.needs:
             fields |= {"received": self.received, "receivers": self.receivers}
-        if "value_norm" in needs:
-            norms = torch.linalg.vector_norm(self.call.value.float(), dim=-1)
-            fields["value_norm"] = norms.repeat_interleave(self.call.repeats, dim=1)
-        if "output_norm" in needs and output is not None:
-            fields["output_norm"] = torch.linalg.vector_norm(output.float(), dim=-1).transpose(1, 2)
+        fields |= norms(self.call, self.question.needs, output)
         return Reductions(question=self.question, **fields)
 
 

@@ -15,6 +15,7 @@ from sinkscope.attention.call import Call
 from sinkscope.attention.flash_band import Part
 from sinkscope.attention.flash_blocks import Rows, block_entries, reduced
 from sinkscope.attention.flash_form import Disguised, disguised
+from sinkscope.attention.norms import norms
 from sinkscope.attention.reductions import Question, Reductions
 from sinkscope.attention.swap import PLAIN, Swap
 
@@ -198,10 +199,6 @@ def _record(taken: Disguised, question: Question, found: dict[str, Tensor], outp
         found["lse"] = lse if isinstance(taken.scale, float) and taken.scale == 1 else _unscaled_lse(taken)
     if "received" in needs:
         found["receivers"] = taken.band.receivers(question.keep).to(found["received"].dtype)
-    if "value_norm" in needs:
-        norms = torch.linalg.vector_norm(taken.call.value.float(), dim=-1)
-        found["value_norm"] = norms.repeat_interleave(taken.call.repeats, dim=1)
-    if "output_norm" in needs and output is not None:
-        found["output_norm"] = torch.linalg.vector_norm(output.float(), dim=-1).transpose(1, 2)
+    found |= norms(taken.call, needs, output)
     seen = taken.band.seen(torch.stack([*question.marked.values()], dim=-1))
     return Reductions(question=question, keys=taken.keys, seen=seen, **found)
