@@ -54,7 +54,8 @@ def page(report: sinkscope.Report) -> Iterator[str]:
         f"{report.metadata['model']['architecture']} (SmolLM2-135M-Instruct, embedded), float32, "
         f"{baseline['windows']} windows of {report.metadata['text']['seq_len']} tokens.\n"
         f"{first_token(report.first(), ascii_only=False)}\n"
-        f"Measured with torch {versions['torch']}, transformers {versions['transformers']}. Our own softmax in place of the model's\n"
+        f"Measured with torch {versions['torch']}, transformers {versions['transformers']}. "
+        "Our own softmax in place of the model's\n"
         f"changes its output by {report.metadata['comparison']['identity_delta']:.0e} of the largest.\n"
     )
     yield "## The model\n"
