@@ -23,6 +23,12 @@ from sinkscope import corpus
 from sinkscope.predictions import losses, predict
 from sinkscope.study import Options, Swaps, compare_windows, measure_windows
 
+HEAD = """\
+One window of the built-in text through SmolLM2-135M. Everything that sinkscope reports, perplexity included, beside a
+plain forward and beside ways that keep or build attention maps and reduce them to one figure, the first token's mass.
+Medians of interleaved repeats, each divided by the plain forwards of the same repeat.
+"""
+
 Masses = torch.Tensor | None
 CLOSE = 1e-4
 
@@ -172,7 +178,10 @@ def main() -> None:
     lines += ["", f"{setting}; medians of {asked.repeats}."]
     text = "\n".join(lines) + "\n"
     if asked.output:
-        asked.output.write_text(f"# What measuring costs\n\nWritten by `make benchmark`.\n\n{text}", encoding="utf-8")
+        lengths = " ".join(map(str, asked.lengths))
+        command = f'make benchmark ARGS="--lengths {lengths} --repeats {asked.repeats}"'
+        head = f"# What measuring costs\n\n{HEAD}\nWritten by `{command}`.\n\n"
+        asked.output.write_text(head + text, encoding="utf-8")
     print(text)
 
 
