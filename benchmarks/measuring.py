@@ -9,8 +9,6 @@ busy machine slows every row alike. A row whose first-token masses are more than
 import argparse
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -130,8 +128,7 @@ def table(length: int, repeats: int) -> list[str]:
         void = " (void)" if off is not None and off > CLOSE else ""
         shown = "–" if off is None else f"{off:.0e}{void}"
         lines.append(
-            f"| {length:,} | {name} | {first:.2f} | {second:.2f} | {statistics.median(cpu[name]):.1f} | "
-            f"{peak(length, name):.2f} | {shown} |"
+            f"| {length:,} | {name} | {first:.2f} | {second:.2f} | {statistics.median(cpu[name]):.1f} | {shown} |"
         )
     return lines
 
@@ -140,36 +137,16 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
 
 
-def peak(length: int, name: str) -> float:
-    """The peak memory of a process that goes this way once, in GB."""
-    done = subprocess.run(  # noqa: S603 - this very script
-        [sys.executable, __file__, "--lengths", str(length), "--once", name], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout.split()[-1]) * 1024 / 1e9
-
-
-def once(length: int, name: str) -> None:
-    """Go one way once, and print the peak memory in kB."""
-    import resource  # noqa: PLC0415 - not on every platform
-
-    Bench(length).ways()[name]()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
 def main() -> None:
     """Run the benchmark and print or write its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--once", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.once:
-        once(asked.lengths[0], asked.once)
-        return
     lines = [
-        "| tokens | what | ÷ plain | ÷ with loss | CPU s | peak GB | off by |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| tokens | what | ÷ plain | ÷ with loss | CPU s | off by |",
+        "| ---: | --- | ---: | ---: | ---: | ---: |",
     ]
     for length in asked.lengths:
         lines += table(length, asked.repeats)
