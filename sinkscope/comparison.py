@@ -68,8 +68,7 @@ def compare_records(
     tokens, done, delta = int(batches.keep.sum()) * (1 + len(contenders)), 0, (0.0, 0.0)
     progress("comparing", 0, tokens)
     for windows in batches.of(size):
-        at = slice(windows.start, windows.stop)
-        ids, keep = batches.ids[at], batches.keep[at]
+        ids, keep = batches.at(windows)
         plain = _forward(model, batches, windows, baseline, Plan({}), chunked=shown.chunked)
         if windows.start == 0:
             delta = _identity(model, ids[:1], keep[:1], plain, shown)
@@ -130,8 +129,7 @@ def _score(
     both: tuple[Predictions, Predictions],
     batches: Batches,
 ) -> None:
-    at = slice(windows.start, windows.stop)
-    ids, keep = batches.ids[at], batches.keep[at]
+    ids, keep = batches.at(windows)
     divergence, agreement = divergences(*both, keep)
     record.loss.add(windows, losses(both[1], ids, keep))
     record.divergence.add(windows, divergence)
@@ -148,11 +146,10 @@ def _forward(
     chunked: bool,
     scored_only: bool = False,
 ) -> Predictions:
-    at = slice(windows.start, windows.stop)
     question = batches.question(record, windows)
     replacer = _Replacer(record, question, windows, plan, batches.path, scored_only=scored_only)
     with probed(model, replacer):
-        found = predict(model, batches.ids[at], batches.keep[at], chunked=chunked)
+        found = predict(model, *batches.at(windows), chunked=chunked)
     if missed := plan.missed(replacer.seen):
         raise UnsupportedModelError(
             f"{type(model).__name__} never called {missed[0]} over this text: nothing was swapped there"

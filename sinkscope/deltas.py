@@ -29,10 +29,7 @@ PER_HEAD = (
 
 def summary(baseline: Record, record: Record, columns: tuple[str, ...]) -> Row:
     """The scores against the baseline, and the change of every mean with its paired standard error."""
-    row: Row = {}
-    for name, tally in (("kl_to_baseline", record.divergence), ("top1_agreement", record.agreement)):
-        row[name], row[f"{name}_se"] = _scored(tally)
-    row |= _loss(baseline, record)
+    row = _scores(record) | _loss(baseline, record)
     for name, (before, after) in _pairs(baseline, record, columns).items():
         defined = (before[1].sum(0) > 0) & (after[1].sum(0) > 0)
         row[f"{name}_delta"], row[f"{name}_delta_se"] = _difference(before, after, defined)
@@ -54,9 +51,7 @@ def sweep(baseline: Record, records: Sequence[tuple[int, str, Record]]) -> pd.Da
     rows = []
     for layer, normalizer, record in records:
         row = {"normalizer": normalizer, "layer": layer} | tables.loss(record) | _loss(baseline, record)
-        for name, tally in (("kl_to_baseline", record.divergence), ("top1_agreement", record.agreement)):
-            row[name], row[f"{name}_se"] = _scored(tally)
-        rows.append(row)
+        rows.append(row | _scores(record))
     return pd.DataFrame(rows)
 
 
@@ -73,6 +68,14 @@ def levels(records: Sequence[Record]) -> pd.DataFrame:
                 for level, (low, high) in enumerate(pairwise(EDGES)):
                     rows.append(place | {"lse_from": low, "lse_to": high, "share": float(share[head, level])})
     return pd.DataFrame(rows)
+
+
+def _scores(record: Record) -> Row:
+    """How far the predictions are from the baseline's."""
+    row: Row = {}
+    for name, tally in (("kl_to_baseline", record.divergence), ("top1_agreement", record.agreement)):
+        row[name], row[f"{name}_se"] = _scored(tally)
+    return row
 
 
 def _scored(tally: Tally) -> tuple[float, float]:

@@ -37,6 +37,11 @@ class Batches:
         count = self.ids.shape[0]
         return (range(start, min(start + size, count)) for start in range(0, count, size))
 
+    def at(self, windows: range) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"]]:
+        """The ids of these windows, and which of them are real tokens."""
+        rows = slice(windows.start, windows.stop)
+        return self.ids[rows], self.keep[rows]
+
     def question(self, record: Record, windows: range) -> Question:
         """What to ask of every call over these windows."""
         at = slice(windows.start, windows.stop)
@@ -64,15 +69,15 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
     progress("measuring", 0, tokens)
     for windows in batches.of(size):
         observer = _Observer(record, batches.question(record, windows), windows, batches.path, told)
-        at = slice(windows.start, windows.stop)
+        ids, keep = batches.at(windows)
         with probed(model, observer):
-            found = predict(model, batches.ids[at], batches.keep[at], chunked=shown.chunked)
+            found = predict(model, ids, keep, chunked=shown.chunked)
         if observer.seen != expected:
             raise UnsupportedModelError(
                 f"{type(model).__name__} made {observer.seen} attention calls over this text and {expected} over its "
                 "first tokens: it cannot be measured, since the figures of different layers would be mixed"
             )
-        record.loss.add(windows, losses(found, batches.ids[at], batches.keep[at]))
+        record.loss.add(windows, losses(found, ids, keep))
     return record
 
 

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from sinkscope.attention import Call, Site
+from sinkscope.attention.call import visible_in
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
 
 SERVED = ("eager", "sdpa")
@@ -62,7 +63,11 @@ class Probe:
         Without a mask over tokens it is the first key that any query of the call's own mask sees.
         """
         if self.mask is None:
-            return torch.zeros(1, dtype=torch.int64) if mask is None else _first_seen(mask[..., :keys])
+            return (
+                torch.zeros(1, dtype=torch.int64)
+                if mask is None
+                else visible_in(mask[..., :keys]).any(dim=(1, 2)).long().argmax(-1)
+            )
         return (self.mask.cumsum(-1) == 0).sum(-1) - max(0, self.mask.shape[-1] - keys)
 
     def site(self, module: nn.Module, window: int | None) -> Site:
@@ -185,11 +190,6 @@ def _call(
         first=first,
         dropout=arguments.get("dropout") or 0.0,
     )
-
-
-def _first_seen(mask: Tensor) -> Int[Tensor, "batch"]:
-    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return seen.any(dim=(1, 2)).long().argmax(dim=-1)
 
 
 def _is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:

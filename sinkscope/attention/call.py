@@ -67,10 +67,7 @@ class Call:
         if self.mask is None:
             everything = slice(None)
             return self._visible_block(everything, everything)
-        if self.mask.dtype == torch.bool:
-            return self.mask
-        # Masks are summed upstream, so a hidden key may carry finfo.min plus a bias, or -inf.
-        return self.mask > torch.finfo(self.mask.dtype).min / 2
+        return visible_in(self.mask)
 
     def scores(self) -> Float[Tensor, "batch head query key"]:
         """Scores in fp32 from the product on, -inf at hidden keys; the learned sink is not among them."""
@@ -99,6 +96,14 @@ class Call:
         columns = torch.arange(self.key.shape[2], device=self.query.device)[None, keys]
         seen = columns <= queries if self.causal else torch.ones_like(columns <= queries)
         return seen[None, None]
+
+
+def visible_in(mask: Bool[Tensor, "*axes"] | Float[Tensor, "*axes"]) -> Bool[Tensor, "*axes"]:
+    """True where a mask shows a key, in whatever form transformers wrote it."""
+    if mask.dtype == torch.bool:
+        return mask
+    # Masks are summed upstream, so a hidden key may carry finfo.min plus a bias, or -inf.
+    return mask > torch.finfo(mask.dtype).min / 2
 
 
 def _exact(tensor: Tensor) -> Tensor:

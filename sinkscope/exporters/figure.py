@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -58,14 +59,12 @@ def _drawn(report: Report) -> Figure:
     size = (map_width + 2.9, min(max(2.8, 0.15 * layers + 1.3), 14.0))
     figure = Figure(figsize=size, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[map_width, 1.3])
-    image = left.imshow(shares, vmin=0, vmax=1, cmap="magma_r", aspect="auto", interpolation="nearest", origin="lower")
-    left.set(xlabel="head", ylabel="layer", facecolor=MISSING)
+    image = _map(left, shares)
+    left.set(xlabel="head", ylabel="layer")
     _ticks(left, heads, labels, size[1])
     epsilon = float(report.summary["epsilon"].iloc[0])
     _profile(right, report.layers["first_share"], epsilon)
-    bar = figure.colorbar(image, ax=right, pad=0.06, aspect=10 * size[1], label="share of attention on the first token")
-    bar.ax.axhline(epsilon, color=INK, linewidth=0.8)
-    bar.outline.set_linewidth(0.6)
+    _bar(figure, image, epsilon, ax=right, pad=0.06, aspect=10 * size[1])
     figure.suptitle(_title(report, size[0]), fontsize=8, color=INK, parse_math=False)
     return figure
 
@@ -84,10 +83,7 @@ def _compared(report: Report) -> Figure:
     for axes in panels.flat[len(names) :]:
         axes.set_axis_off()
     for axes, (name, part) in zip(panels.flat, maps.items(), strict=False):
-        image = axes.imshow(
-            _grid(part), vmin=0, vmax=1, cmap="magma_r", aspect="auto", interpolation="nearest", origin="lower"
-        )
-        axes.set_facecolor(MISSING)
+        image = _map(axes, _grid(part))
         axes.set_title(
             _narrow(f"{name}  {part.summary['sink_rate'].iloc[0]:.0%}", each[0]), fontsize=7, parse_math=False
         )
@@ -95,14 +91,23 @@ def _compared(report: Report) -> Figure:
     figure.supxlabel("head", fontsize=8, color=INK)
     figure.supylabel("layer", fontsize=8, color=INK)
     epsilon = float(report.summary["epsilon"].iloc[0])
-    bar = figure.colorbar(
-        image, ax=panels, pad=0.02, aspect=10 * size[1], label="share of attention on the first token"
-    )
-    bar.ax.axhline(epsilon, color=INK, linewidth=0.8)
-    bar.outline.set_linewidth(0.6)
+    _bar(figure, image, epsilon, ax=panels, pad=0.02, aspect=10 * size[1])
     title = f"{shown(str(report.metadata['model']['name']))}: heads above {epsilon:g} in percent"
     figure.suptitle(_narrow(title, size[0]), fontsize=8, color=INK, parse_math=False)
     return figure
+
+
+def _map(axes: Axes, shares: Float[np.ndarray, "layer head"]) -> Any:
+    """Draw one map, layer 0 at the bottom; the image that a colour bar is made for."""
+    axes.set_facecolor(MISSING)
+    return axes.imshow(shares, vmin=0, vmax=1, cmap="magma_r", aspect="auto", interpolation="nearest", origin="lower")
+
+
+def _bar(figure: Figure, image: Any, epsilon: float, **place: Any) -> None:
+    """The colours' meaning, with the threshold marked."""
+    bar = figure.colorbar(image, label="share of attention on the first token", **place)
+    bar.ax.axhline(epsilon, color=INK, linewidth=0.8)
+    bar.outline.set_linewidth(0.6)
 
 
 def _narrow(text: str, width: float) -> str:
