@@ -3,10 +3,10 @@
 Every path through a layer, dense or fast, ends in this record, and metrics see nothing else.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -14,20 +14,33 @@ from torch import Tensor
 class Question:
     """What a run wants to know about each call: the tokens of a batch, and which reductions are needed.
 
-    `marked` holds one bool tensor per class of keys, in the order of the record's columns. `rows` are the queries
-    over which means are taken: real tokens, without those that the protocol leaves out.
+    `keep` tells real tokens from padding. `rows` are the queries over which means are taken: real tokens, without
+    those that the protocol leaves out. `marked` holds one bool tensor per class of keys, in the order of the record's
+    columns. With `positions`, ascending, the question is about the queries at these positions only, and `rows` and the
+    record have no others.
     """
 
-    keep: Bool[Tensor, "batch query"]
+    keep: Bool[Tensor, "batch key"]
     rows: Bool[Tensor, "batch query"]
     marked: dict[str, Bool[Tensor, "batch key"]]
     needs: frozenset[str]
     epsilon: float = 0.3
+    positions: Int[Tensor, "query"] | None = None
+
+    @property
+    def kept(self) -> Bool[Tensor, "batch query"]:
+        """Which of the queries are real tokens."""
+        return self.keep if self.positions is None else self.keep[:, self.positions]
 
     def to(self, device: torch.device) -> "Question":
         """The same question to a layer on another device."""
-        marked = {name: each.to(device) for name, each in self.marked.items()}
-        return Question(self.keep.to(device), self.rows.to(device), marked, self.needs, self.epsilon)
+        return replace(
+            self,
+            keep=self.keep.to(device),
+            rows=self.rows.to(device),
+            marked={name: each.to(device) for name, each in self.marked.items()},
+            positions=None if self.positions is None else self.positions.to(device),
+        )
 
 
 @dataclass(frozen=True, eq=False)

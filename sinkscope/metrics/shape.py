@@ -26,7 +26,7 @@ def effective_support(reductions: Reductions) -> Sums:
 
 def frobenius(reductions: Reductions) -> Sums:
     """‖A‖_F = √ΣΣw² of each window's map, every real query included."""
-    rows = reductions.question.keep[:, None] & (reductions.keys > 0)
+    rows = reductions.question.kept[:, None] & (reductions.keys > 0)
     total, _ = over(_squares(reductions), rows)
     return total.sqrt(), torch.ones_like(total)
 
