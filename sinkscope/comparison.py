@@ -1,6 +1,6 @@
 """Every window once under each normalizer, all through the same code path, so that differences are the normalizers'."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,6 @@ from sinkscope.attention.paths import Path, attend, attend_and_reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOLERANCES, Handshake, difference, not_of_tokens
-from sinkscope.metrics import METRICS
 from sinkscope.observe import Batches
 from sinkscope.patch import Plan, check_heads
 from sinkscope.predictions import Predictions, divergences, losses, predict
@@ -62,9 +61,8 @@ def compare_records(
     A contender of a sweep is only scored; of the others everything is reduced. Raises UnsupportedModelError if a layer
     that was to be swapped was not called.
     """
-    count, length = batches.ids.shape
-    baseline = Record.start("softmax", count, length, batches.metrics)
-    records = [Record.start(each.label, count, length, batches.metrics) for each in contenders]
+    baseline = batches.record("softmax")
+    records = [batches.record(each.label) for each in contenders]
     tokens, done, delta = int(batches.keep.sum()) * (1 + len(contenders)), 0, (0.0, 0.0)
     progress("comparing", 0, tokens)
     for windows in batches.of(size):
@@ -112,15 +110,15 @@ def common_path(contenders: Sequence[Contender], asked: Path) -> Path:
     return asked if whole is None else Path.dense
 
 
-def needed(contenders: Sequence[Contender], known: Collection[str] = ()) -> list[str]:
-    """The optional metrics that tell something of these contenders, but for those that are known of already."""
+def needed(contenders: Sequence[Contender]) -> list[str]:
+    """The optional metrics that tell something of these contenders."""
     swaps = [swap for contender in contenders for swap in contender.plan.swaps.values()]
     found = []
     if any(swap.normalizer.name in EXPLAINED_BY_LSE for swap in swaps):
         found.append("lse")
     if any(swap.normalizer.degenerate is not None for swap in swaps):
         found.append("degenerate_rows")
-    return [name for name in METRICS if name in found and name not in known]
+    return found
 
 
 def _score(
@@ -146,7 +144,7 @@ def _forward(
     chunked: bool,
     scored_only: bool = False,
 ) -> Predictions:
-    question = batches.question(record, windows)
+    question = batches.question(windows)
     replacer = _Replacer(record, question, windows, plan, batches.path, scored_only=scored_only)
     with probed(model, replacer):
         found = predict(model, *batches.at(windows), chunked=chunked)
@@ -177,9 +175,9 @@ class _Replacer:
         self.seen.add(site.name)
         swap = self.plan.swap(site) or PLAIN
         check_heads(site, call, swap)
-        path = taken(call, swap, self.path)
+        path = taken(call, swap, self.path, self.question)
         if self.scored_only:
-            return attend(call, swap, path)
-        output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), path)
+            return attend(call, swap, self.path)
+        output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), self.path)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)
         return output

@@ -1,6 +1,6 @@
 """The run itself: every window once through the model, each layer's attention reduced as it goes by."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +8,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, Question, Site
-from sinkscope.attention.paths import Path, reduce, taken
+from sinkscope.attention import Call, Question, Reductions, Site
+from sinkscope.attention.flash import one_kernel
+from sinkscope.attention.paths import Path, attend_and_reduce, reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
@@ -22,14 +23,17 @@ from sinkscope.record import Layer, Record
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """All the windows of a run with the classes of their tokens, to be taken a few at a time."""
+    """All the windows of a run with what is to be known of them, to be taken a few at a time."""
 
     ids: Int[Tensor, "window position"]
     keep: Bool[Tensor, "window position"]
     marked: dict[str, Bool[Tensor, "window position"]]
     epsilon: float
-    metrics: Sequence[Metric] = ()
-    """Metrics beyond the catalog's."""
+    metrics: tuple[Metric, ...]
+    received: bool = True
+    """Whether the mass that each token receives is wanted."""
+    positions: Int[Tensor, "query"] | None = None
+    """The queries of each window whose weights are reduced; None for all."""
     path: Path = Path.auto
 
     def of(self, size: int) -> Iterator[range]:
@@ -42,11 +46,24 @@ class Batches:
         rows = slice(windows.start, windows.stop)
         return self.ids[rows], self.keep[rows]
 
-    def question(self, record: Record, windows: range) -> Question:
-        """What to ask of every call over these windows."""
+    def record(self, normalizer: str) -> Record:
+        """An empty record for all the windows."""
+        count, length = self.ids.shape
+        return Record.start(normalizer, count, length, self.metrics)
+
+    def question(self, windows: range) -> Question:
+        """What to ask of every call over these windows: query 0, whose row is trivially 1, is left out of the means."""
         at = slice(windows.start, windows.stop)
         marked = {name: each[at] for name, each in self.marked.items()}
-        return record.question(self.keep[at], marked, self.epsilon)
+        rows = self.keep[at] & ~marked["first"]
+        return Question(
+            keep=self.keep[at],
+            rows=rows if self.positions is None else rows[:, self.positions],
+            marked=marked,
+            needs=frozenset({"received"} if self.received else ()).union(*(each.needs for each in self.metrics)),
+            epsilon=self.epsilon,
+            positions=self.positions,
+        )
 
 
 def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: int, progress: Progress) -> Record:
@@ -54,12 +71,12 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
 
     Raises UnsupportedModelError where a layer's output is not what our weights give, or calls come and go.
     """
-    count, length = batches.ids.shape
-    record = Record.start("softmax", count, length, batches.metrics)
+    record = batches.record("softmax")
     expected = len(shown.sites)
     tokens = int(batches.keep.sum())
     total = expected * len(list(batches.of(size)))
     seen = 0
+    same: dict[tuple[object, ...], bool] = {}
 
     def told() -> None:
         nonlocal seen
@@ -68,7 +85,7 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
 
     progress("measuring", 0, tokens)
     for windows in batches.of(size):
-        observer = _Observer(record, batches.question(record, windows), windows, batches.path, told)
+        observer = _Observer(record, batches.question(windows), windows, batches.path, told, same)
         ids, keep = batches.at(windows)
         with probed(model, observer):
             found = predict(model, ids, keep, chunked=shown.chunked)
@@ -90,20 +107,34 @@ class _Observer:
     windows: range
     path: Path
     told: Callable[[], None]
+    same: dict[tuple[object, ...], bool]
+    """For each shape of calls, whether our kernel's output was the model's own to the last bit."""
     seen: int = 0
 
     def __call__(self, site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
-        output = own()
         if not_of_tokens(call, self.question.keep.shape[1]):
-            return output
-        question = self.question.to(output.device)
+            return own()
+        question = self.question.to(call.query.device)
+        path = taken(call, PLAIN, self.path, question)
+        output, reductions = self._seen(call, own, question, path)
         self._check(site, call, output, question.keep)
-        path = taken(call, PLAIN, self.path)
-        reductions = reduce(call, question, output, path)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)
         self.seen += 1
         self.told()
         return output
+
+    def _seen(self, call: Call, own: Callable[[], Tensor], question: Question, path: Path) -> tuple[Tensor, Reductions]:
+        """The model's own output, and its weights reduced; one kernel for both where that changes no bit of it."""
+        shape = (call.query.shape, call.key.shape, call.value.shape, call.query.dtype, call.scale)
+        if path is Path.dense or not one_kernel(call, question) or not self.same.get(shape, True):
+            output = own()
+            return output, reduce(call, question, output, path)
+        output, reductions = attend_and_reduce(call, PLAIN, question, path)
+        if shape not in self.same:
+            theirs = own()
+            self.same[shape] = torch.equal(theirs, output)
+            return theirs, reductions
+        return output, reductions
 
     def _check(self, site: Site, call: Call, output: Tensor, keep: Bool[Tensor, "batch query"]) -> None:
         """Refuse to reduce weights that do not give the layer's own output."""

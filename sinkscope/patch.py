@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, Site, dense
+from sinkscope.attention import Call, Site
+from sinkscope.attention.paths import attend
 from sinkscope.attention.swap import Swap
 from sinkscope.errors import UnknownNameError, UnsupportedModelError
 from sinkscope.handshake import TOKENS, handshake
@@ -95,7 +96,7 @@ def patched(
             return own()
         check_heads(site, call, found)
         seen.add(site.name)
-        return dense.attend(call, found)
+        return attend(call, found)
 
     with probed(model, replace_call):
         yield

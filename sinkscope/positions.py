@@ -29,7 +29,7 @@ def first_mass_by_position(reductions: Reductions, edges: list[int]) -> Sums:
     first = reductions.column("first")
     rows = reductions.counted() & (reductions.seen[..., first] > 0)
     values = torch.where(rows, reductions.mass[..., first], 0).double()
-    distance = reductions.question.keep.long().cumsum(-1) - 1
+    distance = reductions.question.before
     bins = torch.bucketize(distance, torch.tensor(edges[1:-1], device=distance.device), right=True)
     member = torch.nn.functional.one_hot(bins, len(edges) - 1).double()
     total = values @ member

@@ -1,17 +1,15 @@
 """What one run collects while the model goes by: a tally per metric and layer, the positions, the loss."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from sinkscope.accumulate import Tally
-from sinkscope.attention import Call, Question, Reductions, Site
+from sinkscope.attention import Call, Reductions, Site
 from sinkscope.levels import share_by_level
-from sinkscope.metrics import METRICS, Metric
+from sinkscope.metrics import Metric
 from sinkscope.positions import Received, bin_edges, first_mass_by_position
+from sinkscope.sampling import replicates
 
 
 @dataclass
@@ -31,6 +29,8 @@ class Layer:
     path: str
     """How its weights were reduced: flash or dense."""
     tallies: dict[str, Tally] = field(default_factory=dict)
+    sampled: dict[str, Tally] = field(default_factory=dict)
+    """Where queries were sampled, the same of each replicate: unit window x replicates + replicate."""
     by_position: Tally = field(default_factory=Tally)
     by_level: Tally = field(default_factory=Tally)
     widest: int = 0
@@ -72,20 +72,9 @@ class Record:
     """Between a layer's own output and ours, over all calls that were checked; None where none was."""
 
     @classmethod
-    def start(cls, normalizer: str, windows: int, length: int, extra: Sequence[Metric] = ()) -> "Record":
-        """An empty record for that many windows of at most that many tokens; `extra` metrics join the catalog's."""
-        standard = [metric for metric in METRICS.values() if not metric.optional]
-        names = [metric.name for metric in (*standard, *extra)]
-        if len(set(names)) < len(names):
-            raise ValueError(f"expected extra metrics with names of their own, got {[each.name for each in extra]}")
-        return cls(normalizer, bin_edges(length), Received.empty(windows, length), (*standard, *extra))
-
-    def question(
-        self, keep: Bool[Tensor, "batch query"], marked: dict[str, Bool[Tensor, "batch key"]], epsilon: float
-    ) -> Question:
-        """What to ask of every call for one batch: query 0, whose row is trivially 1, is left out of the means."""
-        needs = frozenset({"received"}).union(*(metric.needs for metric in self.metrics))
-        return Question(keep=keep, rows=keep & ~marked["first"], marked=marked, needs=needs, epsilon=epsilon)
+    def start(cls, normalizer: str, windows: int, length: int, metrics: tuple[Metric, ...]) -> "Record":
+        """An empty record for that many windows of at most that many tokens."""
+        return cls(normalizer, bin_edges(length), Received.empty(windows, length), metrics)
 
     def add(self, layer: Layer, windows: range, reductions: Reductions) -> None:
         """Take in one call's reductions; `layer` is only used when its site is new."""
@@ -95,11 +84,22 @@ class Record:
         known.by_position.add(windows, first_mass_by_position(reductions, self.edges))
         if reductions.lse is not None:
             known.by_level.add(windows, share_by_level(reductions))
-        self.received.add(windows, layer.layer, reductions)
-        keep = reductions.question.keep
-        counted = torch.where(keep[:, None], reductions.keys, 0)
+        if reductions.received is not None:
+            self.received.add(windows, layer.layer, reductions)
+        question = reductions.question
+        if question.positions is not None:
+            self._add_replicates(known, windows, reductions, replicates(len(question.positions)))
+        counted = torch.where(question.kept[:, None], reductions.keys, 0)
         known.widest = max(known.widest, int(counted.max()))
-        known.full = known.full and bool((counted == torch.where(keep, keep.cumsum(-1), 0)[:, None]).all())
+        everything = torch.where(question.kept, question.before + 1, 0)
+        known.full = known.full and bool((counted == everything[:, None]).all())
+
+    def _add_replicates(self, known: Layer, windows: range, reductions: Reductions, count: int) -> None:
+        parts = reductions.replicates(count)
+        units = range(windows.start * count, windows.stop * count)
+        for metric in self.metrics:
+            if metric.by_row:
+                known.sampled.setdefault(metric.name, Tally()).add(units, metric.function(parts))
 
     def in_order(self) -> list[Layer]:
         """The layers by their own numbers, and those that share a number in the order of execution."""

@@ -14,6 +14,9 @@ from sinkscope import __version__, deltas, tables
 from sinkscope.comparison import Comparison, Contender
 from sinkscope.corpus import Windows
 from sinkscope.handshake import Handshake
+from sinkscope.metrics import METRICS
+from sinkscope.observe import Batches
+from sinkscope.options import Options
 from sinkscope.record import Record
 from sinkscope.report import Report
 from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens, classify
@@ -29,10 +32,9 @@ class Setting:
     tokenizer: Any
     windows: Windows
     tokens: Tokens
-    epsilon: float
+    batches: Batches
     shown: Handshake
-    origin: Mapping[str, object] | None
-    command: Sequence[str] | None
+    options: Options
 
 
 def report(record: Record, setting: Setting) -> Report:
@@ -79,7 +81,7 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
 
 
 def _columns(setting: Setting) -> tuple[str, ...]:
-    return tuple(classify(setting.tokens))
+    return tuple(setting.batches.marked)
 
 
 def _fixed(setting: Setting) -> tables.Row:
@@ -87,7 +89,7 @@ def _fixed(setting: Setting) -> tables.Row:
     return {
         "windows": setting.windows.ids.shape[0],
         "bos": bool(marked["bos"].any()) if "bos" in marked else False,
-        "epsilon": setting.epsilon,
+        "epsilon": setting.options.epsilon,
     }
 
 
@@ -148,17 +150,18 @@ def _classes(tokens: Tokens) -> list[str | None]:
 
 
 def _metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) -> dict[str, Any]:
-    model, windows = setting.model, setting.windows
+    model, windows, options = setting.model, setting.windows, setting.options
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": None if setting.command is None else list(setting.command),
-        "model": dict(setting.origin) if setting.origin is not None else _origin(model),
+        "command": None if options.command is None else list(options.command),
+        "model": dict(options.origin) if options.origin is not None else _origin(model),
         "text": windows.provenance,
-        "classes": {name: TOKEN_CLASSES[name].summary for name in classify(setting.tokens)},
+        "classes": {name: TOKEN_CLASSES[name].summary for name in setting.batches.marked},
         "punctuation_rule": PUNCTUATION_RULE,
         "initial": setting.tokens.initial,
-        "epsilon": setting.epsilon,
+        "epsilon": options.epsilon,
         "protocol": "sinkscope: query 0 of each window is left out of the means, rows that see nothing too",
+        "queries": _queries(setting),
         "attention": {
             "implementation": model.config._attn_implementation,  # noqa: SLF001 - transformers has no public name
             "layers": {layer.name: {"type": layer.kind, "path": layer.path} for layer in record.in_order()},
@@ -170,6 +173,22 @@ def _metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) -
         "undefined": _undefined(record, setting) | _undefined_after(others),
         "versions": {"python": platform.python_version(), "sinkscope": __version__}
         | {name: version(name) for name in LIBRARIES},
+    }
+
+
+def _queries(setting: Setting) -> dict[str, Any]:
+    """Whose weights were reduced: all queries of each window, or which sample of them."""
+    positions = setting.batches.positions
+    if positions is None:
+        return {"sampled": False}
+    return {
+        "sampled": True,
+        "method": "systematic: equal distances from a random start, the same in every window",
+        "number": len(positions),
+        "of": setting.windows.ids.shape[1],
+        "seed": setting.options.seed,
+        "start": int(positions[0]),
+        "standard_errors": "*_sampling_se, of which *_se over windows knows nothing",
     }
 
 
@@ -214,8 +233,18 @@ def _undefined(record: Record, setting: Setting) -> dict[str, str]:
     for name in TOKEN_CLASSES:
         if name not in marked:
             reasons[f"{name}_*"] = "there is no tokenizer, and so no text to decide on"
+        elif name not in setting.batches.marked:
+            reasons[f"{name}_*"] = "the class was not asked for"
         elif not bool(marked[name].any()):
             reasons[f"{name}_*"] = f"no token of the windows is in the class {name}"
+    measured = {metric.name for metric in record.metrics}
+    reasons |= {
+        name: "the metric was not asked for"
+        for name, card in METRICS.items()
+        if not card.optional and name not in measured
+    }
+    if not setting.batches.received:
+        reasons["received"] = "the mass that each token receives was not asked for"
     if not any(layer.learned_sink for layer in record.layers.values()):
         reasons["sink_logit_mass"] = "no layer of this model has a learned sink"
     if setting.windows.ids.shape[0] < 2:

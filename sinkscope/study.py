@@ -17,41 +17,19 @@ from sinkscope.comparison import Contender, common_path, compare_records, needed
 from sinkscope.errors import SinkscopeError
 from sinkscope.forward import check_fit
 from sinkscope.handshake import Handshake, handshake
-from sinkscope.metrics import METRICS, Metric
 from sinkscope.normalizers import Modifier, Normalizer, resolve
 from sinkscope.observe import Batches, observe
+from sinkscope.options import Options
 from sinkscope.patch import Head, plan
-from sinkscope.progress import Progress, silent
 from sinkscope.report import Report
 from sinkscope.reporting import Setting, compared, report
-from sinkscope.tokens import classify, read
+from sinkscope.tokens import read
 
 TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 16384, "mps": 4096}
 """Tokens in a batch when its size is left to us: enough to keep the device busy."""
 
 Weighing = str | Normalizer | Callable[[Tensor], Tensor]
 """A normalizer by its name and settings, by its card, or as a bare function of scores."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to measure, whatever is measured.
-
-    `batch_size` counts windows per forward (None: what fits). `attention` is `flash`, `dense`, or `auto` for flash
-    where it serves; one that is asked for by name is never replaced by the other. `initial` counts the leading keys
-    that are initial, and `epsilon` is the threshold of the sink rate. Cards in `metrics` are measured beside the
-    catalog's. `origin` says where the model came from and `command` how the run was started; both go into the metadata
-    only.
-    """
-
-    batch_size: int | None = None
-    attention: str = "auto"
-    initial: int = 4
-    epsilon: float = 0.3
-    metrics: Sequence[Metric] = ()
-    origin: Mapping[str, object] | None = None
-    command: Sequence[str] | None = None
-    progress: Progress = silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +82,7 @@ def measure(
     Text is cut into `windows` windows (None for all) of `seq_len` tokens; several texts are several documents. With
     `input_ids`, each row is one window, padded on either side where `attention_mask` is 0, and no tokenizer is needed;
     classes that depend on text are then undefined. No text at all means the built-in sample. `options` are the fields
-    of `Options`. The model is left exactly as it was.
+    of `sinkscope.options.Options`. The model is left exactly as it was.
 
     Raises UnsupportedModelError for a model whose attention cannot be seen, TextError for a text that is too short.
     """
@@ -159,9 +137,9 @@ def compare_windows(
     """Compare normalizers on windows of tokens that are already cut."""
     shown = _shown(model, windows)
     contenders = swaps.contenders(shown.sites)
-    metrics = [METRICS[name] for name in needed(contenders, [each.name for each in options.metrics])]
     path = common_path(contenders, Path(options.attention))
-    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, path=path, metrics=metrics)
+    telling = needed(contenders)
+    setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, path=path, telling=telling)
 
     def attempt(size: int) -> Report:
         found = compare_records(model, batches, contenders, shown, size=size, progress=options.progress)
@@ -183,14 +161,11 @@ def _prepared(
     *,
     shown: Handshake,
     path: Path,
-    metrics: Sequence[Metric] = (),
+    telling: Sequence[str] = (),
 ) -> tuple[Setting, Batches]:
     tokens = read(tokenizer, windows.ids, windows.keep, options.initial)
-    batches = Batches(windows.ids, windows.keep, classify(tokens), options.epsilon, [*options.metrics, *metrics], path)
-    setting = Setting(
-        model, tokenizer, _warned(model, windows), tokens, options.epsilon, shown, options.origin, options.command
-    )
-    return setting, batches
+    batches = options.batches(windows, tokens, path, telling)
+    return Setting(model, tokenizer, _warned(model, windows), tokens, batches, shown, options), batches
 
 
 def _warned(model: PreTrainedModel, windows: corpus.Windows) -> corpus.Windows:

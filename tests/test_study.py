@@ -1,5 +1,7 @@
 """measure() from end to end: what it takes, what it refuses, and that nothing but the text decides the figures."""
 
+from dataclasses import replace
+
 import accelerate
 import numpy as np
 import pandas as pd
@@ -98,7 +100,7 @@ def test_misuse_is_told_in_one_line(model, tokenizer):
     with pytest.raises(ValueError, match="expected padding on one side"):
         sinkscope.measure(model, input_ids=torch.ones(1, 5).long(), attention_mask=torch.tensor([[1, 1, 0, 1, 1]]))
     with pytest.raises(ValueError, match="expected extra metrics with names of their own"):
-        sinkscope.measure(model, input_ids=fixed_ids(), metrics=[METRICS["mass"]])
+        sinkscope.measure(model, input_ids=fixed_ids(), metrics=[replace(METRICS["mass"], unit="kg")])
 
 
 @pytest.mark.parametrize(("text", "seq_len"), [("", 32), (".", 32), (TEXT, 1), (TEXT, 0)])

@@ -5,19 +5,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from handmade import real, reduced
+from handmade import asked, real, reduced
 
 from sinkscope import tables
+from sinkscope.metrics.choosing import chosen
 from sinkscope.record import Layer, Record
 
 LENGTH = 5
 FIXED = {"bos": False}
 
 
-def marks(windows):
+def question(windows):
     keep = real(windows, LENGTH)
-    first = torch.arange(LENGTH)[None].expand(windows, -1) == 0
-    return {"first": first, "other": keep & ~first, "nobody": torch.zeros_like(keep)}
+    other = torch.arange(LENGTH)[None].expand(windows, -1) > 0
+    return asked(keep, other=other, nobody=torch.zeros_like(keep))
 
 
 def rows_of(seed, *shape):
@@ -28,17 +29,16 @@ def rows_of(seed, *shape):
 
 def recorded(layers, windows=3, **parts):
     """A record of these layers, given as name: (number, weights [window head query key])."""
-    record = Record.start("softmax", windows, LENGTH)
-    question = record.question(real(windows, LENGTH), marks(windows), 0.3)
+    record = Record.start("softmax", windows, LENGTH, chosen(None))
     for name, (number, weights) in layers.items():
         layer = Layer(name, number, 0, None, None, weights.shape[1], "sink" in parts, "dense")
-        record.add(layer, range(windows), reduced(weights, question, **parts))
+        record.add(layer, range(windows), reduced(weights, question(windows), **parts))
     record.loss.add(range(windows), (torch.ones(windows, 1), torch.ones(windows, 1)))
     return record
 
 
 def columns():
-    return tuple(marks(1))
+    return tuple(question(1).marked)
 
 
 def test_every_head_has_a_row_with_its_figures_and_their_errors():
@@ -69,8 +69,8 @@ def test_means_weigh_every_head_alike_and_their_errors_are_over_windows():
 
 def test_heads_without_a_figure_are_in_no_mean():
     record = recorded({"a": (0, rows_of(0, 3, 2) / 2)}, sink=torch.full((1, 2, 1), 0.5, dtype=torch.float64))
-    question = record.question(real(3, LENGTH), marks(3), 0.3)
-    record.add(Layer("b", 1, 0, None, None, 4, False, "dense"), range(3), reduced(rows_of(1, 3, 4), question))
+    other = reduced(rows_of(1, 3, 4), question(3))
+    record.add(Layer("b", 1, 0, None, None, 4, False, "dense"), range(3), other)
     assert float(tables.summary(record, columns(), FIXED)["sink_logit_mass"][0]) == 0.5
     layers = tables.layers(record, columns(), FIXED)
     assert layers["sink_logit_mass"].isna().tolist() == [False, True]
@@ -116,7 +116,7 @@ def test_received_mass_has_a_row_per_key_and_no_top_head_where_few_queries_look(
 
 
 def lossy(sums, counts):
-    record = Record.start("softmax", len(sums), LENGTH)
+    record = Record.start("softmax", len(sums), LENGTH, chosen(None))
     record.loss.add(range(len(sums)), (torch.tensor(sums)[:, None].double(), torch.tensor(counts)[:, None].double()))
     return tables.loss(record)
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sinkscope.attention import flash_kernel
 from sinkscope.attention.call import Call
 from sinkscope.attention.flash_band import Part
-from sinkscope.attention.flash_blocks import Rows, block_entries, reduced
+from sinkscope.attention.flash_blocks import FULL_WIDTH, Rows, block_entries, reduced
 from sinkscope.attention.flash_form import Disguised, disguised
 from sinkscope.attention.norms import norms
 from sinkscope.attention.reductions import Question, Reductions
@@ -21,6 +22,9 @@ from sinkscope.attention.swap import PLAIN, Swap
 
 FEW = 16
 """So many keys are looked up one by one: together they cost less than one product with all keys."""
+
+NO_MAPS = frozenset({"lse", "degenerate", "value_norm", "output_norm"})
+"""What can be had without a look at every weight, beside the mass of classes."""
 
 
 def serves(call: Call, swap: Swap = PLAIN) -> str | None:
@@ -64,19 +68,33 @@ def attend_and_reduce(
 ) -> tuple[Float[Tensor, "batch query head value_width"], Reductions]:
     """Output and reductions under a swap, from the same weights.
 
-    Where the question is about a few keys only, they come from the kernel's log-sum-exp at next to no price, and the
-    output is that of `attend`. Raises ValueError where `serves` names a reason.
+    Where the question is about masses only, the output is that of `attend`: the mass of a few keys comes from its
+    log-sum-exp at next to no price, that of many from more columns beside the values. Raises ValueError where `serves`
+    names a reason.
     """
     taken = _taken(call, swap)
-    if _asks_of_few(question):
-        found = _attended(taken)
+    few = _marks_few(question)
+    if question.needs <= NO_MAPS and (few or call.query.dtype == torch.float32):
+        found = _attended(taken, None if few else _columns(question))
         output = _output(taken, found.pop("output"), found["lse"])
-        found["mass"] = _looked_up(taken, question, found["lse"])
+        if few:
+            found["mass"] = _looked_up(taken, question, found["lse"])
+        else:
+            found["mass"] *= taken.gate(found["lse"])[..., None]
     else:
         found = _reduced(taken, question, entries, value=True)
         # Its weights had their gate already.
         output = _output(replace(taken, silent=None), found.pop("output"), found["lse"])
     return output, _record(taken, question, found, output)
+
+
+def one_kernel(call: Call, question: Question) -> bool:
+    """Whether under softmax one run of a fused kernel gives output and record, without a look at every weight.
+
+    Its output may then be that of sdpa to the last bit, which does not look at its other columns.
+    """
+    plain = call.mask is None and call.causal and call.query.dtype == torch.float32
+    return plain and question.needs <= NO_MAPS and flash_kernel.has_kernel(call.query.device)
 
 
 def _taken(call: Call, swap: Swap) -> Disguised:
@@ -88,23 +106,35 @@ def _taken(call: Call, swap: Swap) -> Disguised:
     return found
 
 
-def _asks_of_few(question: Question) -> bool:
+def _marks_few(question: Question) -> bool:
     marked = torch.stack([*question.marked.values()]).any(dim=0)
-    return question.needs <= {"lse", "degenerate", "value_norm", "output_norm"} and int(marked.sum(-1).max()) <= FEW
+    return int(marked.sum(-1).max()) <= FEW
 
 
-def _attended(taken: Disguised) -> dict[str, Tensor]:
-    """The output of softmax alone, [batch head query value_width], and its log-sum-exp, both in fp32."""
-    return _together(taken, [(part, _attended_part(taken, part)) for part in taken.band.parts()])
+def _columns(question: Question) -> Float[Tensor, "batch key column"]:
+    """1 where a key belongs to a class."""
+    return torch.stack([*question.marked.values()], dim=-1).float()
 
 
-def _attended_part(taken: Disguised, part: Part) -> dict[str, Tensor]:
+def _attended(taken: Disguised, columns: Float[Tensor, "batch key column"] | None = None) -> dict[str, Tensor]:
+    """The output of softmax alone, [batch head query value_width], its log-sum-exp, and Σw over columns, in fp32."""
+    return _together(taken, [(part, _attended_part(taken, part, columns)) for part in taken.band.parts()])
+
+
+def _attended_part(
+    taken: Disguised, part: Part, columns: Float[Tensor, "batch key column"] | None
+) -> dict[str, Tensor]:
     call = taken.call
     key, value = (_cut(each, part, part.keys) for each in (call.key, call.value))
+    marked = None if columns is None else _cut(columns[:, None], part, part.keys)
     if taken.band.window < part.length or not flash_kernel.has_kernel(key.device):
         query = _cut(taken.query, part, part.queries)
-        rows = Rows(query, key.float(), taken.band.window, value=value.float())
+        classes = None if marked is None else marked[:, 0]
+        rows = Rows(query, key.float(), taken.band.window, value=value.float(), columns=classes)
         return reduced(rows, block_entries(query.device))
+    if marked is not None:
+        wide = pad(marked, (0, -marked.shape[-1] % FULL_WIDTH)).to(value.dtype)
+        value = torch.cat([value, wide.expand(-1, value.shape[1], -1, -1)], dim=-1)
     if isinstance(taken.scale, float):
         query = _cut(call.query, part, part.queries)
         output, lse = flash_kernel.causal(query, key, value, call.scale * taken.scale)
@@ -112,13 +142,15 @@ def _attended_part(taken: Disguised, part: Part) -> dict[str, Tensor]:
         # A scale of its own for each row must not be rounded to half precision.
         query = _cut(taken.query, part, part.queries)
         output, lse = flash_kernel.causal(query, key.float(), value.float(), 1.0)
-    return {"output": output.float(), "lse": lse}
+    width = call.value.shape[-1]
+    found = {"output": output[..., :width].float(), "lse": lse}
+    return found if marked is None else found | {"mass": output[..., width : width + marked.shape[-1]]}
 
 
 def _reduced(taken: Disguised, question: Question, entries: int | None, *, value: bool = False) -> dict[str, Tensor]:
     """Whatever takes a look at every weight, by the names of Reductions' fields."""
     call, query = taken.call, taken.query
-    columns = torch.stack([*question.marked.values()], dim=-1).float()
+    columns = _columns(question)
     silent = None if taken.silent is None else taken.silent.expand(query.shape[:3])
     parts = []
     for part in taken.band.parts():

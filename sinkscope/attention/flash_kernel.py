@@ -35,7 +35,7 @@ def causal(
     parts = [_wide(each, widest) for each in (query, key, value)]
     run = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - no public call returns the LSE
     output, lse = run(*parts, is_causal=True, scale=scale)
-    return output[..., :width], lse
+    return output[..., :width], lse.contiguous()
 
 
 def _cuda(

@@ -20,11 +20,14 @@ class Path(StrEnum):
     dense = "dense"
 
 
-def taken(call: Call, swap: Swap, asked: Path) -> Path:
-    """The path that the call takes; UnsupportedModelError where flash was asked for and does not serve."""
+def taken(call: Call, swap: Swap, asked: Path, question: Question) -> Path:
+    """The path by which the call is reduced; UnsupportedModelError where flash was asked for and does not serve.
+
+    A question about some queries only is the dense path's: it is a fraction of a pass however it is answered.
+    """
     if asked is Path.dense:
         return asked
-    reason = flash.serves(call, swap)
+    reason = flash.serves(call, swap) if question.positions is None else "queries are sampled"
     if reason is None:
         return Path.flash
     if asked is Path.flash:
@@ -41,15 +44,20 @@ def reduce(
     return dense.reduce(call, question, output)
 
 
-def attend(call: Call, swap: Swap, path: Path) -> Float[Tensor, "batch query head value_width"]:
-    """The output under a swap, by a path that serves it."""
-    return flash.attend(call, swap)[0] if path is Path.flash else dense.attend(call, swap)
+def attend(call: Call, swap: Swap, asked: Path = Path.auto) -> Float[Tensor, "batch query head value_width"]:
+    """The output under a swap, by the fast path where that serves and is not ruled out."""
+    if asked is not Path.dense and flash.serves(call, swap) is None:
+        return flash.attend(call, swap)[0]
+    return dense.attend(call, swap)
 
 
 def attend_and_reduce(
-    call: Call, swap: Swap, question: Question, path: Path
+    call: Call, swap: Swap, question: Question, asked: Path
 ) -> tuple[Float[Tensor, "batch query head value_width"], Reductions]:
-    """Output and reductions under a swap, by a path that serves it."""
-    if path is Path.flash:
+    """Output and reductions under a swap, by the fast path where that serves and is not ruled out."""
+    if question.positions is not None:
+        output = attend(call, swap, asked)
+        return output, dense.reduce(call, question, output, swap)
+    if asked is not Path.dense and flash.serves(call, swap) is None:
         return flash.attend_and_reduce(call, swap, question)
     return dense.attend_and_reduce(call, swap, question)

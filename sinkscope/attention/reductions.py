@@ -3,7 +3,8 @@
 Every path through a layer, dense or fast, ends in this record, and metrics see nothing else.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,6 +32,12 @@ class Question:
     def kept(self) -> Bool[Tensor, "batch query"]:
         """Which of the queries are real tokens."""
         return self.keep if self.positions is None else self.keep[:, self.positions]
+
+    @property
+    def before(self) -> Int[Tensor, "batch query"]:
+        """How many real tokens stand before each query."""
+        count = self.keep.long().cumsum(-1) - self.keep.long()
+        return count if self.positions is None else count[:, self.positions]
 
     def to(self, device: torch.device) -> "Question":
         """The same question to a layer on another device."""
@@ -98,6 +105,29 @@ class Reductions:
         """The rows that count: among the question's rows, those that see a key at all."""
         return self.question.rows[:, None, :] & (self.keys > 0)
 
+    def replicates(self, count: int) -> "Reductions":
+        """The queries as `count` interleaved samples of equal size, each a batch row of its own.
+
+        Up to count - 1 of the last queries are left out, and so is what belongs to keys.
+        """
+
+        def dealt(rows: Tensor, axis: int) -> Tensor:
+            size = rows.shape[axis] // count
+            parts = rows.narrow(axis, 0, size * count)
+            parts = parts.reshape(*rows.shape[:axis], size, count, *rows.shape[axis + 1 :])
+            return parts.movedim(axis + 1, 1).flatten(0, 1)
+
+        rows = dealt(self.question.rows, 1)
+        kept: dict[str, Any] = {"question": replace(self.question, keep=rows, rows=rows, positions=None)}
+        for each in fields(self):
+            tensor = getattr(self, each.name)
+            if each.name not in kept:
+                kept[each.name] = None if tensor is None or each.name in OF_KEYS else dealt(tensor, 2)
+        return Reductions(**kept)
+
+
+OF_KEYS = frozenset({"received", "receivers", "value_norm"})
+"""The reductions with a key axis; the others have a query axis."""
 
 OPTIONAL = frozenset(
     {"entropy", "squares", "zeros", "lse", "degenerate", "received", "value_norm", "output_norm"},

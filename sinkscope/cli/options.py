@@ -44,6 +44,13 @@ def count_or(word: str) -> Callable[[str | None], str | None]:
     return checked
 
 
+def names(value: str | None) -> str | None:
+    """A check for names between commas."""
+    if value is not None and not all(name.strip() for name in value.split(",")):
+        raise typer.BadParameter(f"{value!r} is not a list of names: write entropy,frobenius")
+    return value
+
+
 Model = Annotated[
     str | None,
     typer.Argument(
@@ -129,6 +136,37 @@ AttentionOption = Annotated[
     Attention,
     typer.Option("--attention", help="How weights are reduced; auto: flash where it serves.", rich_help_panel=FIGURES),
 ]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,…|masses",
+        help="Beside masses, measure these metrics only; `received` is the tokens' table. Saves time.",
+        callback=names,
+        show_default=False,
+        rich_help_panel=FIGURES,
+    ),
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,…",
+        help="Measure these classes of tokens only, and `first`.",
+        callback=names,
+        show_default=False,
+        rich_help_panel=FIGURES,
+    ),
+]
+Queries = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Reduce a systematic sample of N queries of each window, with the error it brings.",
+        show_default=False,
+        rich_help_panel=FIGURES,
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="What the sample of queries starts from.", rich_help_panel=FIGURES)]
 Initial = Annotated[
     str,
     typer.Option(

@@ -55,6 +55,10 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
     batch_size: o.BatchSize = "auto",
     bos: o.BosOption = o.Bos.auto,
     attention: o.AttentionOption = o.Attention.auto,
+    only: o.Only = None,
+    classes: o.Classes = None,
+    queries: o.Queries = None,
+    seed: o.Seed = 0,
     initial: o.Initial = "4",
     epsilon: o.Epsilon = 0.3,
     output: o.Output = None,
@@ -66,6 +70,8 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
         raise typer.BadParameter(f"MODEL is given twice, as {model!r} and as {model_option!r}")
     if torch_dtype is not None:
         say("warning: --torch-dtype is called --dtype now")
+    if queries is not None and attention is o.Attention.flash:
+        raise typer.BadParameter("--queries is answered by the dense path, so it does not go with --attention flash")
     count = o.WINDOWS if windows is None else None if windows == "all" else int(windows)
     return Request(
         model=model if model is not None else model_option,
@@ -86,6 +92,10 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
         measuring={
             "batch_size": None if batch_size == "auto" else int(batch_size),
             "attention": attention.value,
+            "only": _named(only),
+            "classes": _named(classes),
+            "queries": queries,
+            "seed": seed,
             "initial": None if initial == "auto" else int(initial),
             "epsilon": epsilon,
         },
@@ -93,6 +103,11 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
         json=json,
         quiet=quiet,
     )
+
+
+def _named(names: str | None) -> list[str] | None:
+    """The names between commas; `masses` stands for what is measured in any case."""
+    return None if names is None else [name.strip() for name in names.split(",") if name.strip() != "masses"]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -153,14 +168,28 @@ def _checked(asked: Request) -> Any:
     for path in asked.outputs:
         exporters.check(path)
     models.find(asked.model, gguf_file=asked.loading["gguf_file"])
+    _check_names(asked.measuring)
     return read_documents(asked.texts, asked.prompts)
+
+
+def _check_names(measuring: Options) -> None:
+    """Refuse metrics and classes that do not exist; only where any are named, since it takes torch to know them."""
+    if measuring["only"] is not None:
+        from sinkscope.metrics.choosing import chosen
+
+        chosen(measuring["only"])
+    if measuring["classes"] is not None:
+        from sinkscope.tokens import TOKEN_CLASSES
+
+        for name in measuring["classes"]:
+            TOKEN_CLASSES[name]
 
 
 def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any], Any], progress: Progress) -> Any:
     """The report; only here is the library needed that takes seconds to import."""
     from sinkscope import corpus, models
     from sinkscope.normalizers import initial_keys
-    from sinkscope.study import Options as Measuring
+    from sinkscope.options import Options as Measuring
 
     loaded = models.load(asked.model, **asked.loading, progress=progress)
     if loaded.tokenizer is None:

@@ -61,7 +61,12 @@ def _heads(report: Report, console: Console) -> None:
     ranked = report.heads.dropna(subset=["first_share"]).sort_values("first_share", ascending=False, kind="stable")
     figures = ("first_share", "first_share_se", "first_mass", "entropy", "value_norm_ratio")
     rows = [
-        [str(row["layer"]), str(row["head"]), *(_number(row[name]) for name in figures), _kind(row["layer_type"])]
+        [
+            str(row["layer"]),
+            str(row["head"]),
+            *(_number(row.get(name, math.nan)) for name in figures),
+            _kind(row["layer_type"]),
+        ]
         for _, row in ranked.head(TOP).iterrows()
     ]
     header = ["layer", "head", "share", "se", "mass", "entropy", "|v0|/|v|", "type"]

@@ -18,6 +18,7 @@ METRICS: Catalog[Metric] = Catalog(
             summary="mean signed weight on the class, over the rows that can see a key of it",
             unit="weight",
             per_class=True,
+            by_row=True,
         ),
         Metric(
             name="share",
@@ -27,6 +28,7 @@ METRICS: Catalog[Metric] = Catalog(
             low=0.0,
             high=1.0,
             per_class=True,
+            by_row=True,
         ),
         Metric(
             name="lift",
@@ -35,18 +37,21 @@ METRICS: Catalog[Metric] = Catalog(
             unit="ratio",
             low=0.0,
             per_class=True,
+            by_row=True,
         ),
         Metric(
             name="row_mass",
             function=mass.row_mass,
             summary="mean of Σw over the real keys of a row",
             unit="weight",
+            by_row=True,
         ),
         Metric(
             name="sink_logit_mass",
             function=mass.sink_logit_mass,
             summary="mean weight of the layer's learned sink, where it has one",
             unit="weight",
+            by_row=True,
         ),
         Metric(
             name="zero_rows",
@@ -55,6 +60,7 @@ METRICS: Catalog[Metric] = Catalog(
             unit="fraction",
             low=0.0,
             high=1.0,
+            by_row=True,
         ),
         Metric(
             name="sink_rate",
@@ -79,6 +85,7 @@ METRICS: Catalog[Metric] = Catalog(
             unit="nats",
             low=0.0,
             needs=frozenset({"entropy", "squares"}),
+            by_row=True,
         ),
         Metric(
             name="entropy_normalised",
@@ -88,6 +95,7 @@ METRICS: Catalog[Metric] = Catalog(
             low=0.0,
             high=1.0,
             needs=frozenset({"entropy", "squares"}),
+            by_row=True,
         ),
         Metric(
             name="effective_support",
@@ -96,6 +104,7 @@ METRICS: Catalog[Metric] = Catalog(
             unit="keys",
             low=1.0,
             needs=frozenset({"squares"}),
+            by_row=True,
         ),
         Metric(
             name="frobenius",
@@ -113,6 +122,7 @@ METRICS: Catalog[Metric] = Catalog(
             low=0.0,
             high=1.0,
             needs=frozenset({"zeros"}),
+            by_row=True,
         ),
         Metric(
             name="lse",
@@ -121,6 +131,7 @@ METRICS: Catalog[Metric] = Catalog(
             unit="nats",
             needs=frozenset({"lse"}),
             optional=True,
+            by_row=True,
         ),
         Metric(
             name="degenerate_rows",
@@ -131,6 +142,7 @@ METRICS: Catalog[Metric] = Catalog(
             high=1.0,
             needs=frozenset({"degenerate"}),
             optional=True,
+            by_row=True,
         ),
         Metric(
             name="value_norm_ratio",
@@ -147,6 +159,7 @@ METRICS: Catalog[Metric] = Catalog(
             unit="activation",
             low=0.0,
             needs=frozenset({"output_norm"}),
+            by_row=True,
         ),
     ],
 )

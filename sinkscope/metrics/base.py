@@ -22,6 +22,7 @@ class Metric:
     A metric `per_class` returns [batch, head, column] and is reported once for each class of tokens, as
     `{class}_{name}`. `needs` names the optional reductions that the function reads. `low` and `high` bound the figure
     where it has bounds; None means that it has none. An `optional` metric is measured only where it is asked for.
+    A metric `by_row` is a mean over rows: of a sample of them it is an estimate, whose error the sample itself tells.
     The function must not let padding or rows that do not count change its result: `reductions.counted()` tells which
     do.
     """
@@ -35,6 +36,7 @@ class Metric:
     needs: frozenset[str] = frozenset()
     per_class: bool = False
     optional: bool = False
+    by_row: bool = False
 
 
 def over(values: Float[Tensor, "batch #head query *column"], rows: Bool[Tensor, "batch #head query *column"]) -> Sums:

@@ -25,10 +25,11 @@ def effective_support(reductions: Reductions) -> Sums:
 
 
 def frobenius(reductions: Reductions) -> Sums:
-    """‖A‖_F = √ΣΣw² of each window's map, every real query included."""
-    rows = reductions.question.kept[:, None] & (reductions.keys > 0)
-    total, _ = over(_squares(reductions), rows)
-    return total.sqrt(), torch.ones_like(total)
+    """‖A‖_F = √ΣΣw² of each window's map, every real query included; of a sample of queries, scaled up to all."""
+    question = reductions.question
+    total, _ = over(_squares(reductions), question.kept[:, None] & (reductions.keys > 0))
+    scale = question.keep.sum(-1) / question.kept.sum(-1).clamp(min=1)
+    return (total * scale[:, None]).sqrt(), torch.ones_like(total)
 
 
 def exact_zeros(reductions: Reductions) -> Sums:
