@@ -68,6 +68,8 @@ class Record:
     divergence: Tally = field(default_factory=Tally)
     agreement: Tally = field(default_factory=Tally)
     """Where there is a baseline to compare with: KL to it, and how often the same token comes first."""
+    sample: tuple[int, int] = (1, 1)
+    """How many queries of how many were reduced in each window, where they were sampled."""
     largest_difference: float | None = None
     """Between a layer's own output and ours, over all calls that were checked; None where none was."""
 
@@ -88,6 +90,7 @@ class Record:
             self.received.add(windows, layer.layer, reductions)
         question = reductions.question
         if question.positions is not None:
+            self.sample = (len(question.positions), question.keep.shape[1])
             self._add_replicates(known, windows, reductions, replicates(len(question.positions)))
         counted = torch.where(question.kept[:, None], reductions.keys, 0)
         known.widest = max(known.widest, int(counted.max()))

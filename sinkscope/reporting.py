@@ -1,7 +1,7 @@
 """A record and its setting to a report: the tables joined with the tokens, and the metadata to repeat the run."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version

@@ -23,13 +23,14 @@ def replicates(count: int) -> int:
 def sampling_error(influences: Float[Tensor, "part *head"], parts: int, fraction: float) -> Float[Tensor, "*head"]:
     """The standard error that comes from sampling `fraction` of the queries; NaN with fewer than two parts.
 
-    `influences` are those of `accumulate`, window by window, each with its `parts` replicates in turn. Replicates are
-    compared within their window, so what windows differ in is no part of it. Of a sample of everything it is 0. The
-    positions of a systematic sample lie farther apart in a replicate than in the whole, so it is rather too large.
+    `influences` are those of `accumulate`, window by window, each with its `parts` replicates in turn. A replicate is
+    compared with the next one of its window, which stands a step further on: so a trend along the window, which a
+    systematic sample follows, counts for the little that it misses. What windows differ in is no part of it, and of a
+    sample of everything it is 0.
     """
     if parts < 2:
         return torch.full_like(influences[0], torch.nan)
-    within = influences.reshape(-1, parts, *influences.shape[1:])
-    within = within - within.mean(dim=1, keepdim=True)
-    error: Tensor = (within.square().sum(dim=(0, 1)) * (parts / (parts - 1)) * (1 - fraction)).sqrt()
+    steps = influences.reshape(-1, parts, *influences.shape[1:]).diff(dim=1)
+    scale = parts / (2 * (parts - 1)) * (1 - fraction)
+    error: Tensor = (steps.square().sum(dim=(0, 1)) * scale).sqrt()
     return error

@@ -1,6 +1,6 @@
 """measure() and compare(): a model, a tokenizer and a text in, a report out."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.accumulate import influences, ratio, standard_error
-from sinkscope.metrics import Metric
 from sinkscope.record import Layer, Record
+from sinkscope.sampling import replicates, sampling_error
 
 Row = dict[str, Any]
 Pair = tuple[Float[Tensor, "window head"], Float[Tensor, "window head"]]
@@ -23,21 +23,19 @@ def heads(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
     """One row per head: where it is, how it was measured, every figure and its standard error over windows."""
     rows = []
     for call, layer in numbered(record):
-        figures = _figures(record, layer, columns)
-        for head in range(layer.heads):
-            row = place(record, layer, call) | {"head": head} | _kind(layer) | fixed
-            row["queries"] = int(layer.tallies["row_mass"].by_window()[1][:, head].sum())
-            rows.append(row | {name: float(values[head]) for name, values in figures.items()})
-    return pd.DataFrame(rows)
+        row = place(record, layer, call)
+        rows += [row | {"head": head} | _kind(layer) | fixed for head in range(layer.heads)]
+    return pd.concat([pd.DataFrame(rows), pd.DataFrame(_figures(record, columns))], axis=1)
 
 
 def layers(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
     """One row per attention call: the unweighted means of its heads, with standard errors over windows."""
-    rows = []
-    for call, layer in numbered(record):
-        row = place(record, layer, call) | {"module": layer.name} | _kind(layer) | {"heads": layer.heads} | fixed
-        rows.append(row | _means(record, [layer], columns))
-    return pd.DataFrame(rows)
+    rows = [
+        place(record, layer, call) | {"module": layer.name} | _kind(layer) | {"heads": layer.heads} | fixed
+        for call, layer in numbered(record)
+    ]
+    group = torch.tensor([index for index, layer in enumerate(record.in_order()) for _ in range(layer.heads)])
+    return pd.concat([pd.DataFrame(rows), pd.DataFrame(_means(record, group, columns))], axis=1)
 
 
 def summary(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
@@ -45,7 +43,8 @@ def summary(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFram
     row: Row = {"normalizer": record.normalizer, "layers": len(record.layers)}
     row["heads"] = sum(layer.heads for layer in record.layers.values())
     row["first_queries"] = _first_queries(record, columns)
-    return pd.DataFrame([row | fixed | _means(record, list(record.layers.values()), columns) | loss(record)])
+    means = _means(record, torch.zeros(row["heads"], dtype=torch.int64), columns)
+    return pd.DataFrame([row | fixed | {name: float(mean[0]) for name, mean in means.items()} | loss(record)])
 
 
 def _first_queries(record: Record, columns: tuple[str, ...]) -> int:
@@ -74,17 +73,20 @@ def loss(record: Record) -> Row:
 
 def positions(record: Record) -> pd.DataFrame:
     """First-token mass by how far behind the first token a query stands, one row per head and bin."""
-    edges = record.edges
-    rows = []
+    rows, figures, queries = [], [], []
     for call, layer in numbered(record):
+        rows += [place(record, layer, call) | {"head": head} for head in range(layer.heads)]
         sums, counts = layer.by_position.by_window()
-        figure, count = ratio(sums, counts), counts.sum(0)
-        for head in range(layer.heads):
-            where = place(record, layer, call) | {"head": head}
-            for index, (start, stop) in enumerate(pairwise(edges)):
-                bin_ = {"query_from": start, "query_to": stop - 1, "queries": int(count[head, index])}
-                rows.append(where | bin_ | {"first_mass": float(figure[head, index])})
-    return pd.DataFrame(rows)
+        figures.append(ratio(sums, counts))
+        queries.append(counts.sum(0).long())
+    heads, bins = len(rows), len(record.edges) - 1
+    table = pd.DataFrame(rows).loc[np.repeat(np.arange(heads), bins)].reset_index(drop=True)
+    return table.assign(
+        query_from=np.tile(record.edges[:-1], heads),
+        query_to=np.tile(record.edges[1:], heads) - 1,
+        queries=torch.cat(queries).flatten().numpy(),
+        first_mass=torch.cat(figures).flatten().numpy(),
+    )
 
 
 def received(record: Record) -> pd.DataFrame:
@@ -129,48 +131,75 @@ def _kind(layer: Layer) -> Row:
     return {"layer_type": layer.kind, "window_length": math.nan if window is None else float(window)}
 
 
-def _figures(record: Record, layer: Layer, columns: tuple[str, ...]) -> dict[str, Float[Tensor, "head"]]:
-    figures = {}
-    for name, metric, sums, counts in _sums(record, layer, columns):
-        figures[name] = ratio(sums, counts)
-        figures[f"{name}_se"] = standard_error(influences(sums, counts))
-        if metric.name == "mass":
-            figures[name.removesuffix("mass") + "queries"] = counts.sum(0)
+def _figures(record: Record, columns: tuple[str, ...]) -> dict[str, Any]:
+    """Every figure of every head, layers in order."""
+    pairs = pooled(record, record.in_order(), columns)
+    figures = {"queries": pairs["row_mass"][1].sum(0).long().numpy()}
+    by_class = {f"{column}_mass": f"{column}_queries" for column in columns}
+    for name, (sums, counts) in pairs.items():
+        figures[name] = ratio(sums, counts).numpy()
+        figures[f"{name}_se"] = standard_error(influences(sums, counts)).numpy()
+        if name in by_class:
+            figures[by_class[name]] = counts.sum(0).numpy()
+    for name, pair in pooled(record, record.in_order(), columns, sampled=True).items():
+        figures[f"{name}_sampling_se"] = _sampling_error(record, influences(*pair)).numpy()
     return figures
 
 
-def pooled(record: Record, chosen: list[Layer], columns: tuple[str, ...]) -> dict[str, Pair]:
-    """Sums and counts of every figure over all heads of some layers, [window head]."""
+def _sampling_error(record: Record, influences: Float[Tensor, "part *head"]) -> Float[Tensor, "*head"]:
+    """The error of having sampled queries, from the replicates of each window."""
+    queries, length = record.sample
+    return sampling_error(influences, replicates(queries), queries / length)
+
+
+def pooled(record: Record, chosen: list[Layer], columns: tuple[str, ...], *, sampled: bool = False) -> dict[str, Pair]:
+    """Sums and counts of every figure over all heads of some layers, [window head]; `sampled`: of the replicates."""
     parts: dict[str, list[Pair]] = {}
     for layer in chosen:
-        for name, _, sums, counts in _sums(record, layer, columns):
-            parts.setdefault(name, []).append((sums, counts))
+        for name, pair in _sums(record, layer, columns, sampled=sampled):
+            parts.setdefault(name, []).append(pair)
     return {
         name: (torch.cat([sums for sums, _ in pairs], dim=1), torch.cat([counts for _, counts in pairs], dim=1))
         for name, pairs in parts.items()
     }
 
 
-def _means(record: Record, chosen: list[Layer], columns: tuple[str, ...]) -> Row:
-    """Unweighted means over the heads in which a figure is defined, and their errors over windows."""
-    row: Row = {}
-    for name, (sums, counts) in pooled(record, chosen, columns).items():
-        defined = counts.sum(0) > 0
-        some = sums[:, defined], counts[:, defined]
-        row[name] = float(ratio(*some).mean())
-        row[f"{name}_se"] = float(standard_error(influences(*some).mean(dim=1)))
-    return row
+def _means(record: Record, group: Int[Tensor, "head"], columns: tuple[str, ...]) -> dict[str, Any]:
+    """Unweighted means over the heads of each group in which a figure is defined, and their errors over windows."""
+    means = {}
+    for name, pair in pooled(record, record.in_order(), columns).items():
+        figures, pulls = _group_means(ratio(*pair)[None], pair, group), _group_means(influences(*pair), pair, group)
+        means[name], means[f"{name}_se"] = figures[0].numpy(), standard_error(pulls).numpy()
+    for name, pair in pooled(record, record.in_order(), columns, sampled=True).items():
+        pulls = _group_means(influences(*pair), pair, group)
+        means[f"{name}_sampling_se"] = _sampling_error(record, pulls).numpy()
+    return means
+
+
+def _group_means(
+    values: Float[Tensor, "row head"], pair: Pair, group: Int[Tensor, "head"]
+) -> Float[Tensor, "row group"]:
+    """The means over the heads of each group for which anything was counted; NaN where there is none."""
+    defined = pair[1].sum(0) > 0
+    count = int(group.max()) + 1
+    total = values.new_zeros(len(values), count).index_add_(1, group, values.masked_fill(~defined, 0))
+    return total / values.new_zeros(count).index_add_(0, group, defined.to(values.dtype))
 
 
 def _sums(
-    record: Record, layer: Layer, columns: tuple[str, ...]
-) -> Iterable[tuple[str, Metric, Float[Tensor, "window head"], Float[Tensor, "window head"]]]:
-    """Every figure by its name in the tables: classes first, each with its metrics together."""
-    by_class = [metric for metric in record.metrics if metric.per_class]
+    record: Record, layer: Layer, columns: tuple[str, ...], *, sampled: bool = False
+) -> Iterable[tuple[str, Pair]]:
+    """Every figure by its name in the tables: classes first, each with its metrics together.
+
+    With `sampled`, those of the replicates of a sample of queries, as if each were a window.
+    """
+    tallies = layer.sampled if sampled else layer.tallies
+    known = [metric for metric in record.metrics if metric.name in tallies]
+    by_class = [metric for metric in known if metric.per_class]
     for index, column in enumerate(columns):
         for metric in by_class:
-            sums, counts = layer.tallies[metric.name].by_window()
-            yield f"{column}_{metric.name}", metric, sums[..., index], counts[..., index]
-    for metric in record.metrics:
+            sums, counts = tallies[metric.name].by_window()
+            yield f"{column}_{metric.name}", (sums[..., index], counts[..., index])
+    for metric in known:
         if not metric.per_class:
-            yield metric.name, metric, *layer.tallies[metric.name].by_window()
+            yield metric.name, tallies[metric.name].by_window()

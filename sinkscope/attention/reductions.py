@@ -108,7 +108,8 @@ class Reductions:
     def replicates(self, count: int) -> "Reductions":
         """The queries as `count` interleaved samples of equal size, each a batch row of its own.
 
-        Up to count - 1 of the last queries are left out, and so is what belongs to keys.
+        Up to count - 1 of the last queries are left out, and so is what belongs to keys: this is for metrics that
+        need no more than `counted()` and the fields of each query.
         """
 
         def dealt(rows: Tensor, axis: int) -> Tensor:
@@ -117,13 +118,20 @@ class Reductions:
             parts = parts.reshape(*rows.shape[:axis], size, count, *rows.shape[axis + 1 :])
             return parts.movedim(axis + 1, 1).flatten(0, 1)
 
-        rows = dealt(self.question.rows, 1)
-        kept: dict[str, Any] = {"question": replace(self.question, keep=rows, rows=rows, positions=None)}
+        asked = self.question
+        question = replace(
+            asked,
+            keep=asked.keep.repeat_interleave(count, dim=0),
+            rows=dealt(asked.rows, 1),
+            marked={name: each.repeat_interleave(count, dim=0) for name, each in asked.marked.items()},
+            positions=None,
+        )
+        found: dict[str, Any] = {"question": question}
         for each in fields(self):
             tensor = getattr(self, each.name)
-            if each.name not in kept:
-                kept[each.name] = None if tensor is None or each.name in OF_KEYS else dealt(tensor, 2)
-        return Reductions(**kept)
+            if each.name not in found:
+                found[each.name] = None if tensor is None or each.name in OF_KEYS else dealt(tensor, 2)
+        return Reductions(**found)
 
 
 OF_KEYS = frozenset({"received", "receivers", "value_norm"})

@@ -48,6 +48,12 @@ def heading(report: Report, console: Console) -> None:
         f"{model['architecture']}, {row['layers']} attention calls, {row['heads']} heads, {model['dtype']} on "
         f"{model['device']}; {windows} {'window' if windows == 1 else 'windows'} of {text['seq_len']} tokens"
     )
+    sample = report.metadata.get("queries", {})
+    if sample.get("sampled"):
+        console.print(
+            f"Figures are of {sample['number']:,} of the {sample['of']:,} queries of each window (--seed "
+            f"{sample['seed']}); the error that this brings is in *_sampling_se."
+        )
     console.print()
 
 
