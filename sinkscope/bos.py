@@ -48,14 +48,32 @@ def _native(tokenizer: Any) -> tuple[int, ...]:
     return tuple(dressed[: next(found, 0)])
 
 
+def own_bos(tokenizer: Any, begun: Opening) -> tuple[int, ...]:
+    """What a chat template that begins like this leaves to the windows' opening, so that nobody gets BOS twice.
+
+    That is the opening itself or, where windows shall have no BOS, the BOS token.
+    """
+    bos_id = tokenizer.bos_token_id
+    unwanted = begun.mode == "never" and bos_id is not None
+    return (bos_id,) if unwanted else begun.ids
+
+
 def bos_facts(
-    tokenizer: Any, begun: Opening, ids: Int[Tensor, "window position"], keep: Bool[Tensor, "window position"]
+    tokenizer: Any,
+    begun: Opening,
+    ids: Int[Tensor, "window position"],
+    keep: Bool[Tensor, "window position"],
+    *,
+    within: str = "text",
 ) -> dict[str, object]:
-    """For the report: what token 0 is, who put it there, and what the tokenizer is called."""
+    """For the report: what token 0 is, who put it there, and what the tokenizer is called.
+
+    `within` names what a BOS belongs to that follows the opening.
+    """
     bos_id = _bos_id(tokenizer, begun)
     leading = _leading(bos_id, ids, keep)
     ours = "tokenizer" if begun.ids == begun.native else "sinkscope"
-    theirs = "text" if leading[0] > 0 else None
+    theirs = within if leading[0] > 0 else None
     return {
         "bos": begun.mode,
         "bos_token": None if bos_id is None else shown(tokenizer.convert_ids_to_tokens(bos_id)),

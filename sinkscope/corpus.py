@@ -1,8 +1,8 @@
 """Text to windows of tokens: cut without crossing documents, begun as the tokenizer would, and told in full."""
 
-import hashlib
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -11,14 +11,13 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from sinkscope.bos import Opening, bos_facts, doubts, opening
-from sinkscope.documents import Document, read_documents
+from sinkscope import chat as chats
+from sinkscope.bos import Opening, bos_facts, doubts, opening, own_bos
+from sinkscope.documents import Document, Rows, read_documents
 from sinkscope.errors import TextError
+from sinkscope.tokenizing import Encoded, encode
 
-__all__ = ["Document", "Windows", "from_ids", "read_documents", "windows"]
-
-_PIECE = 1 << 19
-"""Characters: a text several times as long is not tokenised to its end for the sake of a few windows."""
+__all__ = ["Document", "Rows", "Windows", "from_ids", "read_documents", "windows"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,8 @@ class Windows:
     """Windows of tokens, padded to one length.
 
     documents: the name of each window's document. starts: the offset in its document, in tokens without BOS, of the
-    window's first text token. provenance: all that is needed to cut the same windows again.
+    window's first text token. provenance: all that is needed to cut the same windows again. template: true at tokens
+    that a chat template has added, where there is one.
     """
 
     ids: Int[Tensor, "window position"]
@@ -34,57 +34,82 @@ class Windows:
     documents: tuple[str, ...]
     starts: tuple[int, ...]
     provenance: dict[str, object]
+    template: Bool[Tensor, "window position"] | None = None
 
 
 @dataclass(frozen=True)
-class _Tokens:
+class _Text:
     """A document's tokens, to its end or as far as they are needed, and the (start, stop) of its windows."""
 
-    document: Document
-    ids: Int[Tensor, "token"]
-    complete: bool
+    name: str
+    many: bool
+    encoded: Encoded
     spans: tuple[tuple[int, int], ...]
 
+    @property
+    def length(self) -> int:
+        return len(self.encoded.ids)
 
-_Window = tuple[_Tokens, int, int]
+
+_Window = tuple[_Text, int, int]
 """A document's tokens and a window's (start, stop) in them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    """How documents become windows."""
+
+    tokenizer: Any
+    begun: Opening
+    chat: chats.Chat | None
+    room: int
+    needed: int | None
 
 
 def windows(
     tokenizer: Any,
-    documents: Sequence[Document],
+    documents: Sequence[Document | Rows],
     *,
     seq_len: int = 512,
     count: int | None = 4,
     explicit: bool = False,
     bos: str = "auto",
     whole: bool = False,
+    chat: bool = False,
 ) -> Windows:
     """The first windows of each document, then the second of each, and so on until there are `count` (None: all).
 
     A window is `seq_len` tokens with BOS; a shorter prompt is one window of its own length, padded on the right.
+    Documents are read and tokenised as far as these windows need: where as many as `count` give a window, no more.
     bos: "auto" begins as the tokenizer itself does, "always" with its BOS token, "never" with none.
     explicit: fewer than `count` windows are an error, not simply what there is.
-    whole: tokenise very long documents to their end too, so that their length is known (BPE alone can stop early).
+    whole: tokenise very long documents to their end too, so that their length is known.
+    chat: put each document as one user turn into the tokenizer's chat template. The BOS of the template's own gives
+    way to the one that the windows begin with, and to "never".
     Raises TextError where the text does not give what is asked for.
     """
     begun = opening(tokenizer, bos)
+    template = chats.chat(tokenizer) if chat else None
     room = _room(seq_len, count, len(begun.ids))
     if not documents:
         raise ValueError("expected at least one document, got none")
-    needed = None if whole or count is None else count * room
-    texts = [_tokens(tokenizer, document, room, needed) for document in documents]
+    # One more than the windows hold: a BOS can be taken away.
+    needed = None if whole or count is None else count * room + 1
+    cut = _Cut(tokenizer=tokenizer, begun=begun, chat=template, room=room, needed=needed)
+    texts, unread = _texts(cut, documents, count)
     _check_supply(texts, seq_len, len(begun.ids), count if explicit else None)
     taken = _by_turns(texts, count)
-    ids, keep = _batch(tokenizer, begun, taken)
+    ids, keep, added = _batch(cut, taken)
     provenance = {
         "seq_len": seq_len,
-        **_supply(texts, taken),
-        **bos_facts(tokenizer, begun, ids, keep),
-        "warnings": _unused(texts, taken) + doubts(tokenizer, begun, ids, keep),
+        **_supply(texts, taken, unread=unread is not None),
+        **({"chat": chats.chat_facts(tokenizer) | {"template_tokens": int(added.sum())}} if chat else {}),
+        **bos_facts(tokenizer, begun, ids, keep, within="chat template" if chat else "text"),
+        "warnings": _unused(unread, len(documents)) + doubts(tokenizer, begun, ids, keep),
     }
-    names = tuple(text.document.name for text, _, _ in taken)
-    return Windows(ids, keep, names, tuple(start for _, start, _ in taken), provenance)
+    names = tuple(text.name for text, _, _ in taken)
+    starts = tuple(start for _, start, _ in taken)
+    return Windows(ids, keep, names, starts, provenance, template=added if chat else None)
 
 
 def from_ids(ids: Tensor, keep: Tensor | None = None) -> Windows:
@@ -124,61 +149,43 @@ def _room(seq_len: int, count: int | None, begun: int) -> int:
     return seq_len - begun
 
 
-def _tokens(tokenizer: Any, document: Document, room: int, needed: int | None) -> _Tokens:
-    ids, complete = _ids(tokenizer, document.text, needed)
-    total = len(ids)
-    if document.prompt and total <= room:
-        return _Tokens(document, ids, complete, ((0, total),))
-    spans = tuple((start, start + room) for start in range(0, total - room + 1, room))
-    return _Tokens(document, ids, complete, spans)
+def _texts(cut: _Cut, sources: Sequence[Document | Rows], count: int | None) -> tuple[list[_Text], int | None]:
+    """Documents, up to the last of `count` that give a window, and the number of sources left then (None: all read)."""
+    texts: list[_Text] = []
+    giving = 0
+    for number, source in enumerate(sources):
+        unread = len(sources) - number
+        for document in [source] if isinstance(source, Document) else source:
+            if giving == count:
+                return texts, unread
+            unread = len(sources) - number - 1
+            texts.append(_text(cut, document))
+            giving += bool(texts[-1].spans)
+    return texts, None
 
 
-def _ids(tokenizer: Any, text: str, needed: int | None) -> tuple[Int[Tensor, "token"], bool]:
-    """The ids of a text and True; or, of a very long one, the first `needed` and False.
-
-    Where a text is cut changes the tokens near the cut. So two prefixes are tokenised, one twice as long, and taken
-    only when they agree on twice the tokens needed: what is taken stays far from both cuts.
-    """
-    if needed is None or not _merges(tokenizer):
-        return _encoded(tokenizer, text), True
-    length = max(_PIECE, 8 * needed)
-    shorter = None
-    while 2 * length < len(text):
-        if shorter is None:
-            shorter = _encoded(tokenizer, text[:length])
-        longer = _encoded(tokenizer, text[: 2 * length])
-        if _agreed(shorter, longer) >= 2 * needed:
-            return longer[:needed], False
-        shorter, length = longer, 2 * length
-    return _encoded(tokenizer, text), True
+def _text(cut: _Cut, document: Document) -> _Text:
+    encoded = encode(cut.tokenizer, document, cut.needed, cut.chat)
+    own = own_bos(cut.tokenizer, cut.begun)
+    if cut.chat is not None and own and encoded.ids[: len(own)].tolist() == list(own):
+        encoded = replace(encoded, ids=encoded.ids[len(own) :], template=encoded.template[len(own) :])
+    total = len(encoded.ids)
+    if document.prompt and total <= cut.room:
+        spans: tuple[tuple[int, int], ...] = ((0, total),)
+    else:
+        spans = tuple((start, start + cut.room) for start in range(0, total - cut.room + 1, cut.room))
+    return _Text(document.name, document.many, encoded, spans)
 
 
-def _merges(tokenizer: Any) -> bool:
-    """Whether it is BPE, where a merge looks at its neighbours only and a cut is felt only near it.
-
-    Unigram weighs whole texts: in a repetitive one, prefixes can agree with each other and not with the whole.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return backend is not None and type(backend.model).__name__ == "BPE"
-
-
-def _encoded(tokenizer: Any, text: str) -> Int[Tensor, "token"]:
-    # Not verbose: the text is cut into windows afterwards, so a remark on its length would be wrong.
-    encoding = tokenizer(text, add_special_tokens=False, truncation=False, padding=False, verbose=False)
-    return torch.tensor(encoding.input_ids, dtype=torch.int64)
-
-
-def _agreed(one: Int[Tensor, "_"], other: Int[Tensor, "_"]) -> int:
-    """How many ids two sequences have in common before they first differ."""
-    both = min(len(one), len(other))
-    differ = (one[:both] != other[:both]).nonzero()
-    return int(differ[0]) if len(differ) else both
-
-
-def _check_supply(texts: list[_Tokens], seq_len: int, begun: int, asked: int | None) -> None:
-    for text in sorted(texts, key=lambda text: len(text.ids)):
-        length = len(text.ids) + begun
-        has = f"{text.document.name} has {length} token{'s' * (length != 1)}{' with BOS' if begun else ''}"
+def _check_supply(texts: list[_Text], seq_len: int, begun: int, asked: int | None) -> None:
+    named = sorted((text for text in texts if not text.many), key=lambda text: text.length)
+    # Of many documents some may be too short, but not all.
+    longest = max(texts, key=lambda text: text.length)
+    for text in [*named, *([] if any(text.spans for text in texts) else [longest])]:
+        length = text.length + begun
+        has = f"{text.name} has {length} token{'s' * (length != 1)}{' with BOS' if begun else ''}"
+        if text is longest and text.many:
+            has = f"the longest of {len(texts)} document{'s' * (len(texts) != 1)}, {has}"
         if length < 2:
             raise TextError(f"{has}, and at least 2 are needed: give more text")
         if not text.spans:
@@ -190,20 +197,23 @@ def _check_supply(texts: list[_Tokens], seq_len: int, begun: int, asked: int | N
         raise TextError(f"{gives}: give more text, a smaller --seq-len, or ask for {available}")
 
 
-def _by_turns(texts: list[_Tokens], count: int | None) -> list[_Window]:
+def _by_turns(texts: list[_Text], count: int | None) -> list[_Window]:
     """The first `count` windows, one of each document in turn."""
     turns = zip_longest(*([(text, *span) for span in text.spans] for text in texts))
     return list(islice((window for turn in turns for window in turn if window), count))
 
 
 def _batch(
-    tokenizer: Any, begun: Opening, taken: list[_Window]
-) -> tuple[Int[Tensor, "window position"], Bool[Tensor, "window position"]]:
-    """The windows' ids, each with its opening, padded on the right to the longest; and where they are no padding."""
-    head = torch.tensor(begun.ids, dtype=torch.int64)
-    rows = [torch.cat([head, text.ids[start:stop]]) for text, start, stop in taken]
-    ids = pad_sequence(rows, batch_first=True, padding_value=_pad_id(tokenizer))
-    return ids, torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
+    cut: _Cut, taken: list[_Window]
+) -> tuple[Int[Tensor, "window position"], Bool[Tensor, "window position"], Bool[Tensor, "window position"]]:
+    """The windows' ids with their openings, padded on the right; where they are no padding; where a template's."""
+    head = torch.tensor(cut.begun.ids, dtype=torch.int64)
+    rows = [torch.cat([head, text.encoded.ids[start:stop]]) for text, start, stop in taken]
+    ids = pad_sequence(rows, batch_first=True, padding_value=_pad_id(cut.tokenizer))
+    keep = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
+    none = torch.zeros(len(head), dtype=torch.bool)
+    added = [torch.cat([none, text.encoded.template[start:stop]]) for text, start, stop in taken]
+    return ids, keep, pad_sequence(added, batch_first=True)
 
 
 def _pad_id(tokenizer: Any) -> int:
@@ -211,36 +221,41 @@ def _pad_id(tokenizer: Any) -> int:
     return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
 
 
-def _supply(texts: list[_Tokens], taken: list[_Window]) -> dict[str, object]:
-    """What there was and what was taken of it; None where a text was not tokenised to its end."""
-    known = all(text.complete for text in texts)
-    changed = any(text.document.line_endings_changed for text in texts)
+def _supply(texts: list[_Text], taken: list[_Window], *, unread: bool) -> dict[str, object]:
+    """What there was and what was taken of it; None where not everything was read and tokenised."""
+    known = not unread and all(text.encoded.complete for text in texts)
+    changed = any(text.encoded.reading.line_endings_changed for text in texts)
+    used = Counter(id(text) for text, _, _ in taken)
     return {
         "windows": len(taken),
         "windows_available": sum(len(text.spans) for text in texts) if known else None,
-        "tokens_total": sum(len(text.ids) for text in texts) if known else None,
+        "tokens_total": sum(text.length for text in texts) if known else None,
         "tokens_dropped": sum(_remainder(text) for text in texts) if known else None,
-        "documents": [_document_supply(text, sum(of is text for of, _, _ in taken)) for text in texts],
-        **({"line_endings": "normalised to LF"} if changed else {}),
+        "documents_read": len(texts),
+        "documents_too_short": sum(not text.spans for text in texts),
+        "documents": [_document_supply(text, used[id(text)]) for text in texts if id(text) in used],
+        "line_endings": "normalised to LF" if changed else "LF, as given",
     }
 
 
-def _document_supply(text: _Tokens, windows: int) -> dict[str, object]:
+def _document_supply(text: _Text, windows: int) -> dict[str, object]:
+    reading, complete = text.encoded.reading, text.encoded.complete
     return {
-        "name": text.document.name,
-        "sha256": hashlib.sha256(text.document.text.encode()).hexdigest(),
-        "tokens": len(text.ids) if text.complete else None,
-        "tokens_dropped": _remainder(text) if text.complete else None,
+        "name": text.name,
+        "sha256": reading.sha256,
+        "sha256_of": f"all {reading.size} bytes" if reading.whole else f"the first {reading.size} bytes",
+        "encoding": reading.encoding,
+        "tokens": text.length if complete else None,
+        "tokens_dropped": _remainder(text) if complete else None,
         "windows": windows,
     }
 
 
-def _remainder(text: _Tokens) -> int:
+def _remainder(text: _Text) -> int:
     """Tokens after the last whole window."""
-    return len(text.ids) - text.spans[-1][1]
+    return text.length - (text.spans[-1][1] if text.spans else 0)
 
 
-def _unused(texts: list[_Tokens], taken: list[_Window]) -> list[str]:
-    # Turns go round: as soon as there are as many windows as documents, every document has one.
-    left = len(texts) - len(taken)
-    return [f"{left} of {len(texts)} documents gave no window: ask for {len(texts)} or more"] if left > 0 else []
+def _unused(unread: int | None, number: int) -> list[str]:
+    # The rows of a table are there to choose from, but a file or prompt was meant.
+    return [f"{unread} of {number} texts were not read: ask for more windows"] if unread else []

@@ -75,18 +75,21 @@ def measure(
     seq_len: int = 512,
     windows: int | None = 4,
     bos: str = "auto",
+    chat: bool = False,
     **options: Any,
 ) -> Report:
     """Measure where each head's attention goes.
 
     Text is cut into `windows` windows (None for all) of `seq_len` tokens; several texts are several documents. With
+    `chat`, each is a user turn in the tokenizer's chat template. No text at all means the built-in sample. With
     `input_ids`, each row is one window, padded on either side where `attention_mask` is 0, and no tokenizer is needed;
-    classes that depend on text are then undefined. No text at all means the built-in sample. `options` are the fields
-    of `sinkscope.options.Options`. The model is left exactly as it was.
+    classes that depend on text are then undefined. `options` are the fields of `sinkscope.options.Options`. The model
+    is left exactly as it was.
 
     Raises UnsupportedModelError for a model whose attention cannot be seen, TextError for a text that is too short.
     """
-    found = _windows(tokenizer, text, input_ids, attention_mask, seq_len=seq_len, count=windows, bos=bos)
+    cut = {"seq_len": seq_len, "count": windows, "bos": bos, "chat": chat}
+    found = _windows(tokenizer, text, input_ids, attention_mask, **cut)
     return measure_windows(model, tokenizer, found, Options(**options))
 
 
@@ -105,6 +108,7 @@ def compare(
     seq_len: int = 512,
     windows: int | None = 4,
     bos: str = "auto",
+    chat: bool = False,
     **options: Any,
 ) -> Report:
     """Measure the model under plain softmax and under each normalizer: sinks, loss, and the change, paired by window.
@@ -115,7 +119,8 @@ def compare(
     Raises what `measure` raises, UnknownNameError for an unknown normalizer, layer or head, and ValueError where there
     is nothing to compare.
     """
-    found = _windows(tokenizer, text, input_ids, attention_mask, seq_len=seq_len, count=windows, bos=bos)
+    cut = {"seq_len": seq_len, "count": windows, "bos": bos, "chat": chat}
+    found = _windows(tokenizer, text, input_ids, attention_mask, **cut)
     swaps = Swaps(normalizers=normalizers, modifier=modifier, layers=layers, heads=heads, sweep=sweep)
     return compare_windows(model, tokenizer, found, swaps, Options(**options))
 
@@ -163,7 +168,7 @@ def _prepared(
     path: Path,
     telling: Sequence[str] = (),
 ) -> tuple[Setting, Batches]:
-    tokens = read(tokenizer, windows.ids, windows.keep, options.initial)
+    tokens = read(tokenizer, windows.ids, windows.keep, options.initial, windows.template)
     batches = options.batches(windows, tokens, path, telling)
     return Setting(model, tokenizer, _warned(model, windows), tokens, batches, shown, options), batches
 

@@ -114,7 +114,7 @@ BAD_TEXTS = {
     "empty": (b"", "is empty"),
     "white space": (b" \n", "is empty"),
     "not UTF-8": (b"caf\xe9 au lait", "not valid UTF-8 at byte 3"),
-    "UTF-16": ("text".encode("utf-16"), "is UTF-16"),
+    "UTF-16 without a mark": ("abc".encode("utf-16-le"), "has a NUL at byte 1"),
     "too short": (b"a few words", "has 11 tokens, fewer than one window of 40"),
 }
 

@@ -65,7 +65,7 @@ def test_windows_joined_are_the_documents_less_the_remainder_that_is_counted(par
     for document in documents:
         rows = [row for row, name in enumerate(found.documents) if name == document.name]
         joined = found.ids[rows][:, len(opening) :].flatten().tolist()
-        expected = ids_of(tokenizer, document.text)
+        expected = ids_of(tokenizer, document.beginning().text)
         assert joined == expected[: len(joined)]
         assert [found.starts[row] for row in rows] == list(range(0, len(joined), seq_len - len(opening)))
         assert len(expected) - len(joined) < seq_len - len(opening)
@@ -81,7 +81,7 @@ def test_the_windows_of_a_prompt_are_its_tokens_and_only_padding_is_not_kept(tex
     joined = [
         found.ids[row][found.keep[row]][1:].tolist() for row, name in enumerate(found.documents) if name == "prompt 1"
     ]
-    expected, room = ids_of(ADDS_BOS, text), seq_len - 1
+    expected, room = ids_of(ADDS_BOS, prompt.beginning().text), seq_len - 1
     whole = len(expected) // room * room if len(expected) > room else len(expected)
     assert list(chain.from_iterable(joined)) == expected[:whole]
     assert (found.ids[~found.keep] == ADDS_BOS.pad_token_id).all()
@@ -97,10 +97,12 @@ def test_documents_take_turns_until_one_runs_out():
     assert [entry["tokens_dropped"] for entry in found.provenance["documents"]] == [0, 1, 5]
 
 
-def test_documents_that_give_no_window_are_told():
+def test_documents_that_nobody_looked_at_are_told():
     found = windows(PLAIN, [Document(str(index), "a " * 20) for index in range(6)], seq_len=8)
     assert found.documents == ("0", "1", "2", "3")
-    assert found.provenance["warnings"] == ["2 of 6 documents gave no window: ask for 6 or more"]
+    assert found.provenance["warnings"] == ["2 of 6 texts were not read: ask for more windows"]
+    assert found.provenance["documents_read"] == 4
+    assert found.provenance["tokens_total"] is found.provenance["tokens_dropped"] is None
 
 
 def test_a_default_count_takes_what_there_is_and_an_explicit_one_insists():
@@ -246,6 +248,59 @@ def test_provenance_is_plain_data_and_names_the_text_by_its_hash():
     assert told["tokenizer"] == type(PLAIN).__name__
 
 
-def test_changed_line_endings_are_told_and_only_those():
-    for prompt, told in [("a \r\n", "normalised to LF"), ("a \n", None)]:
-        assert windows(PLAIN, read_documents([], [prompt])).provenance.get("line_endings") == told
+def test_line_endings_are_told_either_way():
+    for prompt, told in [("a \r\n", "normalised to LF"), ("a \n", "LF, as given")]:
+        for source in (*read_documents([], [prompt]), Document("text 1", prompt, prompt=True)):
+            found = windows(PLAIN, [source])
+            assert found.provenance["line_endings"] == told
+            assert found.ids.tolist() == [ids_of(PLAIN, "a \n")]
+
+
+def test_a_lone_surrogate_is_no_text():
+    with pytest.raises(TextError, match="text 1 has a lone surrogate at character 1: give valid Unicode text"):
+        windows(PLAIN, [Document("text 1", "a\ud83d")])
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A table with a text of each of these numbers of letters."""
+
+    def made(lengths):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(f'"{"z" * length}"\n' for length in lengths), "utf-8")
+        return read_documents([path])
+
+    return made
+
+
+def test_rows_too_short_for_a_window_are_dropped_and_counted(rows):
+    found = windows(PLAIN, rows([3, 10, 0, 25]), seq_len=10)
+    assert [name.rpartition(" ")[2] for name in found.documents] == ["2", "4", "4"]
+    told = found.provenance
+    assert (told["documents_read"], told["documents_too_short"]) == (4, 2)
+    assert (told["tokens_total"], told["tokens_dropped"], told["windows_available"]) == (38, 3 + 5, 3)
+    assert [document["windows"] for document in told["documents"]] == [1, 2]
+
+
+def test_rows_are_read_until_there_are_enough(rows):
+    found = windows(PLAIN, rows([3, 10, 30, 10, 10, 10, 10]), seq_len=10, count=3)
+    assert [name.rpartition(" ")[2] for name in found.documents] == ["2", "3", "4"]
+    assert (found.provenance["documents_read"], found.provenance["warnings"]) == (4, [])
+    assert found.provenance["windows_available"] is None
+    beside = windows(PLAIN, [*rows([10, 10]), Document("text", "z" * 10), *rows([10])], seq_len=10, count=1)
+    assert beside.provenance["warnings"] == ["2 of 3 texts were not read: ask for more windows"]
+
+
+def test_rows_that_are_all_too_short_are_refused_with_the_longest(rows):
+    with pytest.raises(TextError, match=r"^the longest of 3 documents, .*line 2 has 5 tokens, .* --seq-len 5$"):
+        windows(PLAIN, rows([3, 5, 4]))
+    with pytest.raises(TextError, match=r"^the longest of 1 document, .*line 1 has 1 token, and at least 2"):
+        windows(PLAIN, rows([1]))
+
+
+def test_the_hash_says_what_was_hashed(tmp_path):
+    path = tmp_path / "crlf.txt"
+    path.write_bytes(b"a \r\n" * 20)
+    (told,) = windows(PLAIN, read_documents([path]), seq_len=8).provenance["documents"]
+    assert told["sha256"] == hashlib.sha256(b"a \r\n" * 20).hexdigest()
+    assert (told["sha256_of"], told["encoding"]) == ("all 80 bytes", "utf-8")

@@ -244,6 +244,28 @@ def test_first_comes_before_all_others_and_overlays_beside_them():
     assert marks["special"].tolist() == [[False] * 3, [False, True, False]]
 
 
+def test_a_bos_that_is_eos_too_is_special_wherever_it_stands_and_bos_only_in_front():
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=built(byte_level).backend_tokenizer, bos_token=BOS, eos_token=BOS, pad_token=BOS
+    )
+    bos, letter = tokenizer.bos_token_id, encoded(tokenizer, "a")[0]
+    ids = torch.tensor([[bos, bos, letter, bos, bos], [letter, bos, letter, letter, bos]])
+    keep = torch.tensor([[True, True, True, True, False]] * 2)
+    marks = classify(read(tokenizer, ids, keep, 1))
+    assert marks["bos"].int().tolist() == [[1, 0, 0, 0, 0], [0] * 5]
+    assert marks["special"].int().tolist() == [[0, 1, 0, 1, 0], [0, 1, 0, 0, 0]]
+
+
+def test_what_a_template_adds_is_special_before_it_is_punctuation():
+    tokenizer = built(byte_level)
+    ids = torch.tensor([encoded(tokenizer, "a,\n,")])
+    keep = torch.ones_like(ids, dtype=torch.bool)
+    template = torch.tensor([[True, True] + [False] * (ids.shape[1] - 2)])
+    marks = classify(read(tokenizer, ids, keep, 1, template))
+    assert marks["special"][0, 1]
+    assert not (marks["punctuation"] & template).any()
+
+
 def test_an_added_token_that_is_not_special_is_judged_by_its_text():
     assert marked(built(gemma_like), "x\n\n,", "newline") == ["\n\n"]
 

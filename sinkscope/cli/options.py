@@ -91,7 +91,22 @@ GgufFile = Annotated[
 
 Text = Annotated[
     list[str] | None,
-    typer.Option("--text", metavar="FILE", help="UTF-8 text, - for stdin; repeatable.", rich_help_panel=TEXT),
+    typer.Option(
+        "--text",
+        metavar="FILE|DIR|PATTERN",
+        help="Text, .jsonl or .parquet; - for stdin; repeatable.",
+        rich_help_panel=TEXT,
+    ),
+]
+Column = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Where a row's text is (default: text).", show_default=False, rich_help_panel=TEXT
+    ),
+]
+Chat = Annotated[
+    bool,
+    typer.Option("--chat", help="Each text as a user turn in the model's chat template.", rich_help_panel=TEXT),
 ]
 Prompt = Annotated[
     list[str] | None,

@@ -27,6 +27,7 @@ class Request:
     model: str | None
     texts: list[str]
     prompts: list[str]
+    column: str | None
     loading: Options
     cutting: Options
     measuring: Options
@@ -49,11 +50,13 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
     token: o.Token = None,
     gguf_file: o.GgufFile = None,
     text: o.Text = None,
+    column: o.Column = None,
     prompt: o.Prompt = None,
     seq_len: o.SeqLen = 512,
     windows: o.Windows = None,
     batch_size: o.BatchSize = "auto",
     bos: o.BosOption = o.Bos.auto,
+    chat: o.Chat = False,
     attention: o.AttentionOption = o.Attention.auto,
     only: o.Only = None,
     classes: o.Classes = None,
@@ -77,6 +80,7 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
         model=model if model is not None else model_option,
         texts=text or [],
         prompts=prompt or [],
+        column=column,
         loading={
             "dtype": (torch_dtype or dtype).value,
             "device": device,
@@ -88,7 +92,7 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
             "token": token,
             "gguf_file": gguf_file,
         },
-        cutting={"seq_len": seq_len, "count": count, "explicit": windows is not None, "bos": bos.value},
+        cutting={"seq_len": seq_len, "count": count, "explicit": windows is not None, "bos": bos.value, "chat": chat},
         measuring={
             "batch_size": None if batch_size == "auto" else int(batch_size),
             "attention": attention.value,
@@ -163,13 +167,17 @@ def _checked(asked: Request) -> Any:
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise SinkscopeError("WORLD_SIZE says that this is one process of several: start sinkscope without a launcher")
     from sinkscope import exporters, models
-    from sinkscope.documents import read_documents
+    from sinkscope.documents import notes, read_documents
 
     for path in asked.outputs:
         exporters.check(path)
     models.find(asked.model, gguf_file=asked.loading["gguf_file"])
     _check_names(asked.measuring)
-    return read_documents(asked.texts, asked.prompts)
+    documents = read_documents(asked.texts, asked.prompts, asked.column)
+    if not asked.quiet:
+        for note in notes(asked.texts):
+            say(f"note: {note}")
+    return documents
 
 
 def _check_names(measuring: Options) -> None:

@@ -33,7 +33,7 @@ TOKEN_CLASSES: Catalog[TokenClass] = Catalog(
         TokenClass(
             name="special",
             function=classes.special,
-            summary="added tokens that stand for no text: flagged special, or among the special ids",
+            summary="added tokens that stand for no text: flagged special, among the special ids, or a chat template's",
             overlay=False,
             needs_text=True,
         ),

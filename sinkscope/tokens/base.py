@@ -15,7 +15,8 @@ class Tokens:
     """Windows of token ids together with all that a class may ask about them.
 
     `keep` is false on padding, and nothing is ever marked there.
-    `special` marks added tokens that stand for no text: flagged special, or among the tokenizer's special ids.
+    `special` marks added tokens that stand for no text (flagged special, or among the tokenizer's special ids), and
+    all that a chat template has put around a text.
     `spelling` holds the UTF-8 bytes that each token stands for, empty on padding. It is None when there is no
     tokenizer: then no class that needs text is defined, and `special` is false everywhere.
     `initial` is the number of leading real keys that count as initial, `bos` the id of the BOS token, if any.

@@ -1,5 +1,6 @@
 """The classes of positions themselves: from tokens to a mark on each key."""
 
+import functools
 import string
 import unicodedata
 from collections.abc import Callable
@@ -31,7 +32,7 @@ def bos(tokens: Tokens) -> Bool[Tensor, "batch key"]:
 
 
 def special(tokens: Tokens) -> Bool[Tensor, "batch key"]:
-    """Every token that stands for no text."""
+    """Every token that stands for no text, or comes from a chat template."""
     return tokens.special & tokens.keep
 
 
@@ -57,6 +58,7 @@ def _leading(tokens: Tokens, count: int) -> Bool[Tensor, "batch key"]:
     return tokens.keep & (tokens.keep.cumsum(-1) <= count)
 
 
+@functools.cache
 def _is_punctuation(character: str) -> bool:
     return character in string.punctuation or unicodedata.category(character).startswith("P")
 

@@ -10,8 +10,14 @@ from sinkscope.tokens.base import Tokens
 from sinkscope.tokens.spelling import special_ids, speller
 
 
-def read(tokenizer: Any, ids: Int[Tensor, "batch key"], keep: Bool[Tensor, "batch key"], initial: int) -> Tokens:
-    """Everything that a class of positions may ask about these windows.
+def read(
+    tokenizer: Any,
+    ids: Int[Tensor, "batch key"],
+    keep: Bool[Tensor, "batch key"],
+    initial: int,
+    template: Bool[Tensor, "batch key"] | None = None,
+) -> Tokens:
+    """Everything that a class of positions may ask about these windows; what is `template` counts as special.
 
     Without a tokenizer (None) the tokens have no spelling. Raises ValueError when `initial` is below 1, and
     TextError when the tokenizer does not say what its tokens stand for.
@@ -21,6 +27,8 @@ def read(tokenizer: Any, ids: Int[Tensor, "batch key"], keep: Bool[Tensor, "batc
     if tokenizer is None:
         return Tokens(ids, keep, torch.zeros_like(keep), spelling=None, initial=initial, bos=None)
     special = torch.isin(ids, torch.tensor(sorted(special_ids(tokenizer)), dtype=ids.dtype, device=ids.device))
+    if template is not None:
+        special |= template
     return Tokens(
         ids, keep, special & keep, spelling=_spelling(tokenizer, ids, keep), initial=initial, bos=tokenizer.bos_token_id
     )

@@ -1,0 +1,85 @@
+"""Tables of texts to their rows: JSON lines and Parquet, read row by row."""
+
+import difflib
+import importlib
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from sinkscope.documents.decoding import ReadAt, lines
+from sinkscope.documents.names import shown
+from sinkscope.errors import TextError
+
+_ROWS_AT_ONCE = 64
+
+
+def json_rows(name: str, read: ReadAt, column: str) -> Iterator[tuple[str, str]]:
+    """The place and the text of each line that is not empty: a JSON string, or the column of an object.
+
+    Raises TextError with the line of anything else.
+    """
+    for number, line in enumerate(lines(name, read), start=1):
+        if not line.strip():
+            continue
+        place = f"{name} line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TextError(f"{place} is not JSON ({error}): put one JSON string or object on each line") from None
+        if isinstance(row, dict):
+            if column not in row:
+                raise _no_column(place, column, row)
+            row = row[column]
+            yield place, _checked(f"{place}: {shown(column)}", row)
+        else:
+            yield place, _checked(place, row)
+
+
+def parquet_rows(name: str, path: Path, column: str) -> Iterator[tuple[str, str]]:
+    """The place and the text of each row.
+
+    Raises TextError for a file that is not Parquet, and with the row of a value that is not text.
+    """
+    try:
+        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise TextError(f"reading {name} needs pyarrow: pip install pyarrow") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            if column not in file.schema_arrow.names:
+                raise _no_column(name, column, file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column]):
+                for value in batch.column(0):
+                    number += 1
+                    place = f"{name} row {number}"
+                    yield place, _checked(f"{place}: {shown(column)}", _unwrapped(place, value))
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = shown(str(error)).removesuffix(".")
+        raise TextError(f"cannot read {name} as Parquet: {reason}: give a whole Parquet file") from None
+
+
+def _unwrapped(place: str, value: Any) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        raise TextError(f"{place} is not valid UTF-8: write the table anew with text in it") from None
+
+
+def _no_column(place: str, column: str, columns: Collection[str]) -> TextError:
+    if not columns:
+        return TextError(f"{place} has no column {shown(column)!r} and no other: give rows with a text")
+    alike = {name: difflib.SequenceMatcher(a=name.lower(), b=column.lower()).ratio() for name in columns}
+    nearest = sorted(columns, key=lambda name: -alike[name])
+    there = ", ".join(map(shown, nearest))
+    return TextError(f"{place} has no column {shown(column)!r}: name one with --column; there are {there}")
+
+
+def _checked(place: str, value: Any) -> str:
+    """The value, if it is text that can be tokenised."""
+    if value is None:
+        raise TextError(f"{place} is null: give it a text, or leave the row out")
+    if not isinstance(value, str):
+        raise TextError(f"{place} is of type {type(value).__name__}: give text")
+    return value
