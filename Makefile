@@ -8,11 +8,12 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --constraint constraints.txt
 RUNTIME := .venv/runtime-installed
 TOOLS := .venv/tools-installed
+RIVALS := .venv/rivals-installed
 
 # Help pages are part of the documentation, so they must look the same in every terminal.
 COG := COLUMNS=80 NO_COLOR=1 TERM=dumb $(BIN)/cog -I docs
 
-.PHONY: demo test check lint types contracts docs spelling docs-write swaps benchmark format clean
+.PHONY: demo test check lint types contracts docs spelling docs-write swaps benchmark architectures format clean
 
 demo: $(RUNTIME)
 	mkdir -p demo
@@ -45,8 +46,15 @@ docs-write: $(TOOLS)
 swaps: $(RUNTIME)
 	env -u SINKSCOPE_MODEL $(BIN)/python docs/swaps.py
 
-benchmark: $(RUNTIME)
-	env -u SINKSCOPE_MODEL $(BIN)/python benchmarks/measuring.py --output benchmarks/measuring.md $(ARGS)
+benchmark: $(RIVALS)
+	env -u SINKSCOPE_MODEL $(BIN)/python benchmarks/measuring.py --output benchmarks --readme README.md $(ARGS)
+	for each in normalizers length spending; do \
+		env -u SINKSCOPE_MODEL $(BIN)/python benchmarks/$$each.py --output benchmarks || exit 1; done
+	env -u SINKSCOPE_MODEL $(BIN)/python benchmarks/startup.py --output benchmarks
+	$(BIN)/python benchmarks/on_cuda.py
+
+architectures: $(TOOLS)
+	$(BIN)/python docs/architectures.py
 
 format: $(TOOLS)
 	$(BIN)/ruff check --fix $(ARGS)
@@ -66,4 +74,9 @@ $(RUNTIME): pyproject.toml constraints.txt
 
 $(TOOLS): $(RUNTIME)
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+# What the benchmark compares with.
+$(RIVALS): $(RUNTIME)
+	$(PIP) 'transformer-lens>=4.3,<5'
 	touch $@
