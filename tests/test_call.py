@@ -50,6 +50,28 @@ def test_some_rows_of_a_call_have_the_scores_of_these_rows(causal):
         assert not call.visible()[:, :, start:stop, keys:].any()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_queries_at_some_positions_have_the_scores_that_they_have_among_all(causal):
+    query, key, value = tensors()
+    generator = torch.Generator().manual_seed(1)
+    call = Call(
+        query,
+        key,
+        value,
+        0.7,
+        mask=None if causal else torch.rand(2, 4, 7, 7, generator=generator) > 0.4,
+        causal=causal,
+        bias=torch.randn(1, 4, 7, 7, generator=generator),
+        sink=torch.randn(2, 4, 7, generator=generator),
+    )
+    for positions in (torch.tensor([0]), torch.tensor([1, 4, 6]), torch.arange(7)):
+        few = call.at(positions)
+        assert not few.causal
+        torch.testing.assert_close(few.scores(), call.scores()[:, :, positions])
+        assert torch.equal(few.visible(), call.visible()[:, :, positions])
+        assert torch.equal(few.sink, call.sink[..., positions])
+
+
 def test_a_sink_per_head_is_the_same_for_all_rows():
     query, key, value = tensors()
     call = Call(query, key, value, 1.0, sink=torch.arange(4.0).reshape(1, 4, 1))

@@ -1,6 +1,7 @@
 """Blocks of any size give what whole maps in double precision give."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinkscope.attention import Call, dense
+from sinkscope.attention.reductions import OF_KEYS
 from sinkscope.attention.swap import Swap
+from sinkscope.normalizers import NORMALIZERS, Modifier, resolve
 
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-5, torch.float16: 2e-5}
 OUTPUTS = TOLERANCES | {torch.bfloat16: 0.02, torch.float16: 2e-3}
@@ -123,7 +126,7 @@ def test_blocks_of_any_size_give_what_whole_maps_give(case, entries, padded):
     assert output.dtype == dtype
     torch.testing.assert_close(output.double(), plain.transpose(1, 2), atol=OUTPUTS[dtype], rtol=OUTPUTS[dtype])
     question = asked(torch.arange(length).expand(batch, length) < max(1, length - padded))
-    found = dense.reduce(call, question, output, entries)
+    found = dense.reduce(call, question, output, entries=entries)
     wanted = expected(case, question)
     assert (found.sink_mass is None) == (call.sink is None)
     for name, plain in wanted.items():
@@ -195,3 +198,194 @@ def test_large_scores_stay_finite(magnitude):
     found = dense.reduce(written(scores), asked(real(1, 6)))
     assert found.entropy.isfinite().all()
     torch.testing.assert_close(found.row_mass, torch.ones(1, 2, 6))
+
+
+def few(call, question, positions):
+    """The same question about the queries at these positions only."""
+    return replace(question, rows=question.rows[:, positions], positions=positions)
+
+
+def sample_call(kind, *, batch=2, length=150, generator=None):
+    """A call of 150 tokens: a block has 64 queries at most."""
+    generator = generator or torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    heads, groups = 4, 2
+    call = Call(
+        2 * normal(batch, heads, length, 8), normal(batch, groups, length, 8), normal(batch, groups, length, 5), 0.6
+    )
+    seen = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
+    keep = real(batch, length)
+    if kind in {"left padded", "right padded"}:
+        real_tokens = torch.arange(length)[None] < torch.tensor([[length], [length - 70]])
+        keep = real_tokens.flip(1) if kind == "left padded" else real_tokens
+        return replace(call, mask=seen & keep[:, None, None], first=(~keep).long().cumprod(1).sum(1)), keep
+    made = {
+        "causal": replace(call, causal=True),
+        "windowed": replace(call, mask=seen.triu(-20)),
+        "lowest": replace(call, mask=torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)),
+        "sink": replace(call, causal=True, sink=normal(1, heads, 1)),
+        "sink per token": replace(call, causal=True, sink=normal(batch, heads, length)),
+        "biased": replace(call, causal=True, bias=normal(1, heads, length, length), softcap=3.0),
+        "mask per head": replace(call, mask=torch.rand(batch, heads, length, length, generator=generator) > 0.6),
+        "everything": call,
+        "blind": replace(call, mask=torch.rand(1, 1, length, length, generator=generator) > 0.995),
+        "patchy": replace(call, mask=seen & (torch.arange(length) % 3 > 0)),
+    }
+    return made[kind], keep
+
+
+KINDS = ["causal", "windowed", "left padded", "right padded", "lowest", "sink", "sink per token", "biased"]
+KINDS += ["mask per head", "everything", "blind", "patchy"]
+of_every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def same(found, wanted, name):
+    torch.testing.assert_close(
+        found, wanted, atol=1e-5, rtol=1e-5, check_dtype=False, msg=lambda text: f"{name}: {text}"
+    )
+
+
+def naive(call, swap):
+    """Weights and scores of the whole map by the normalizer's public face, head by head where not all are swapped."""
+    repeated = call.key.repeat_interleave(call.repeats, dim=1)
+    scores = call.scale * call.query @ repeated.transpose(2, 3)
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    scores = scores + (0 if call.bias is None else call.bias)
+    visible = call.visible().expand(scores.shape)
+    if call.mask is not None and call.mask.dtype != torch.bool:
+        scores = scores + call.mask
+    scores = scores.masked_fill(~visible, -torch.inf)
+    changed = scores if swap.modifier is None else swap.modifier.apply(scores, visible, call.first)
+
+    def weights(card, scores):
+        if call.sink is None:
+            return card.weigh(scores)
+        logit = call.sink[..., None].expand(*scores.shape[:3], 1)
+        return card.weigh(torch.cat([scores, logit], -1), extra=1)[..., :-1]
+
+    found, plain = weights(swap.normalizer, changed), weights(NORMALIZERS["softmax"], scores)
+    if swap.heads is not None:
+        kept = [head for head in range(scores.shape[1]) if head not in swap.heads]
+        found[:, kept] = plain[:, kept]
+    return found
+
+
+@of_every_kind
+@pytest.mark.parametrize("name", ["softmax", "sa_softmax"])
+def test_some_queries_have_the_record_that_they_have_among_all(kind, name):
+    call, keep = sample_call(kind)
+    swap, asks, weights = Swap(NORMALIZERS[name]), asked(keep), naive(call, Swap(NORMALIZERS[name]))
+    output = dense.attend(call, swap)
+    everything = dense.reduce(call, asks, output, swap)
+    for positions in ([0], [149], [3, 4, 70, 71, 90, 148], list(range(1, 150, 9)), list(range(150))):
+        at = torch.tensor(positions)
+        found = dense.reduce(call, few(call, asks, at), output, swap)
+        assert (found.sink_mass is None) == (call.sink is None)
+        for each in fields(found):
+            part, among_all = getattr(found, each.name), getattr(everything, each.name)
+            if isinstance(part, torch.Tensor) and each.name not in OF_KEYS:
+                same(part, among_all[:, :, at], each.name)
+        later = (torch.arange(150) < at[:, None]) & keep[:, at][:, None, :, None]
+        same(found.received, (weights[:, :, at] * later).sum(2), "received")
+        seen = (call.at(at).visible() & later).sum(2)
+        same(found.receivers, seen.expand(found.receivers.shape), "receivers")
+        same(found.value_norm, everything.value_norm, "value_norm")
+
+
+@pytest.mark.parametrize("kind", ["causal", "right padded"])
+def test_all_queries_are_attended_to_when_some_are_asked_about(kind):
+    call, keep = sample_call(kind)
+    swap, at = Swap(NORMALIZERS["softpick"]), torch.tensor([1, 66, 149])
+    output, found = dense.attend_and_reduce(call, swap, few(call, asked(keep), at))
+    plain, everything = dense.attend_and_reduce(call, swap, asked(keep))
+    same(output, plain, "output")
+    same(found.mass, everything.mass[:, :, at], "mass")
+    same(found.output_norm, everything.output_norm[:, :, at], "output_norm")
+
+
+@of_every_kind
+@pytest.mark.parametrize("heads", [None, frozenset({1, 3})], ids=["all heads", "some heads"])
+@pytest.mark.parametrize(
+    "modifier",
+    [
+        None,
+        Modifier(sink_bias=2.0, alibi=True),
+        Modifier(window=9, keep_sinks=True),
+        Modifier(window=5, sink_bias=-math.inf),
+    ],
+    ids=["plain", "biased", "streaming", "windowed"],
+)
+def test_a_block_hides_and_swaps_as_the_whole_map_does(kind, heads, modifier):
+    call, keep = sample_call(kind, length=100)
+    for name in ("softpick", "polynomial", "entmax", "ssmax"):
+        swap = Swap(NORMALIZERS[name], modifier, heads)
+        weights = naive(call, swap)
+        output, found = dense.attend_and_reduce(call, swap, asked(keep))
+        values = call.value.repeat_interleave(call.repeats, dim=1)
+        finite = weights.abs().sum(-1) < 100
+        same(output.transpose(1, 2)[finite], (weights @ values)[finite], name)
+        same(found.row_mass[finite], weights.sum(-1)[finite], name)
+        seen = call.visible().expand(weights.shape)
+        if modifier is not None:
+            seen = (
+                modifier.apply(torch.zeros(weights.shape).masked_fill(~seen, -torch.inf), seen, call.first) > -torch.inf
+            )
+            plain = [head for head in range(4) if heads is not None and head not in heads]
+            seen[:, plain] = call.visible().expand(weights.shape)[:, plain]
+        same(found.keys.expand(seen.shape[:3]), seen.sum(-1), name)
+        same(found.zeros, ((weights == 0) & seen).sum(-1), name)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+@pytest.mark.parametrize("magnitude", [1.0, 1e4, -1e5])
+def test_every_normalizer_weighs_a_block_as_it_weighs_a_row(name, magnitude):
+    scores = magnitude * torch.rand(1, 2, 200, 200, generator=torch.Generator().manual_seed(0))
+    for visible in (None, torch.ones(1, 1, 200, 200, dtype=torch.bool).tril(-1)):
+        call = written(scores, visible=visible)
+        weights = NORMALIZERS[name].weigh(scores, ~call.visible())
+        for each in dense.blocks(call, Swap(NORMALIZERS[name])):
+            found = each.weighed.weights
+            queries, keys = found.shape[-2:]
+            wanted = weights[..., each.start : each.start + queries, each.low : each.low + keys]
+            torch.testing.assert_close(found, wanted, rtol=2e-5, atol=1e-6)
+
+
+def test_no_key_is_computed_that_no_query_of_its_block_sees():
+    call, _ = sample_call("causal")
+    at = torch.arange(0, 150, 10)
+    shapes = [each.weighed.weights.shape[2:] for each in dense.blocks(call.at(at), dense.PLAIN, 2 * 4 * 150)]
+    assert shapes == [(1, 10 * index + 1) for index in range(15)]
+    windowed, _ = sample_call("windowed")
+    assert [each.weighed.weights.shape[-1] for each in dense.blocks(windowed, dense.PLAIN, 1)] == [
+        min(query, 20) + 1 for query in range(150)
+    ]
+
+
+@pytest.mark.parametrize("name", ["softmax", "softpick", "entmax", "sa_softmax"])
+@pytest.mark.parametrize("kind", ["causal", "blind", "sink", "biased"])
+def test_gradients_pass_through_blocks_as_through_the_whole_map(name, kind):
+    call, keep = sample_call(kind, length=70)
+    swap = Swap(NORMALIZERS[name], heads=frozenset({0, 3}))
+    leaves = [each.clone().requires_grad_() for each in (call.query, call.key, call.value)]
+    call = replace(call, query=leaves[0], key=leaves[1], value=leaves[2])
+    output, _ = dense.attend_and_reduce(call, swap, asked(keep))
+    plain = naive(call, swap) @ call.value.repeat_interleave(2, dim=1)
+    direction = torch.randn(plain.shape, generator=torch.Generator().manual_seed(1))
+    found = torch.autograd.grad((output.transpose(1, 2) * direction).sum(), leaves)
+    wanted = torch.autograd.grad((plain * direction).sum(), leaves)
+    for left, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+
+
+def test_a_function_from_outside_may_return_its_scores_or_one_number_for_all():
+    call, keep = sample_call("causal")
+    for function in (lambda scores: scores, lambda scores: torch.ones(()).expand(scores.shape)):
+        found = dense.attend_and_reduce(call, Swap(resolve(function)), asked(keep))[1]
+        plain = dense.reduce(call, asked(keep))
+        same(found.lse, plain.lse, "lse")
+        assert found.row_mass.isfinite().all()
+    same(found.row_mass, plain.keys.expand(found.row_mass.shape), "row_mass")

@@ -186,6 +186,42 @@ def test_entmax_rows_add_up_to_one_at_every_alpha(alpha, size, dtype):
     torch.testing.assert_close(weights.sum(-1), torch.ones(50, dtype=dtype), rtol=1e-5, atol=1e-5)
 
 
+def long_rows(keys: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Flat rows, rows with a sink, rows of ties, hidden ends, and gaps as wide as scores get."""
+    flat = sample(keys=keys)
+    sink = torch.cat([sample(keys=keys)[:, 1:] - 4, torch.full((50, 1), 5.0, dtype=torch.float64)], -1)
+    hidden = flat.masked_fill(torch.arange(keys) >= 1 + 17 * torch.arange(50)[:, None] % (keys - 1), -math.inf)
+    return torch.cat([flat, sink, flat.round(), hidden, flat * 1e4, sink.clamp_max(-1e5)]).to(dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("keys", [127, 128, 143, 144, 1000])
+@pytest.mark.parametrize("k", [1, 2, 8, 40])
+def test_topk_of_a_long_row_keeps_what_sorting_would(keys, k, dtype):
+    scores = long_rows(keys, dtype)
+    last = scores.sort(-1, descending=True).values[:, k - 1 : k]
+    expected = torch.softmax(scores.masked_fill(scores < last, -math.inf), -1)
+    found = NORMALIZERS["topk"].bind(k=k).weigh(scores)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found > 0, expected > 0)
+
+
+@pytest.mark.parametrize("keys", [127, 128, 143, 1000])
+@pytest.mark.parametrize("alpha", [1.1, 1.2, 1.25, 1.5, 2.0, 3.0])
+def test_entmax_of_a_long_row_equals_the_reference(keys, alpha):
+    exact = {1.5: reference.entmax15, 2.0: reference.sparsemax}
+    scores = long_rows(keys)
+    oracle = exact.get(alpha, lambda rows, dim: reference.entmax_bisect(rows, alpha, dim, n_iter=100))
+    # The reference makes NaN of infinite gaps.
+    expected = oracle(scores.clamp_min(-1e9), dim=-1)
+    found = NORMALIZERS["entmax"].bind(alpha=alpha)
+    torch.testing.assert_close(found.weigh(scores), expected, rtol=1e-5, atol=1e-7)
+    single = found.weigh(scores.float())
+    # For α > 2 the slope of a small weight w is 1 / w^{α−2}, and it is as sensitive to the last digit of its score.
+    atol = 2e-6 if alpha <= 2 else 3e-4
+    torch.testing.assert_close(single, found.weigh(scores.float().double()).float(), rtol=1e-3, atol=atol)
+
+
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0, 3.0, 10.0])
 def test_entmax_shares_equally_among_equal_scores(alpha):
     weights = NORMALIZERS["entmax"].bind(alpha=alpha)(torch.full((1, 5000), -7.5))

@@ -2,10 +2,13 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from sinkscope.attention.sight import Sight
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,22 +48,35 @@ class Call:
         """The number of queries."""
         return self.query.shape[2]
 
+    @property
+    def exact_dtype(self) -> torch.dtype:
+        """The dtype of its scores: fp32, or fp64 in a layer of double precision."""
+        return torch.promote_types(self.query.dtype, torch.float32)
+
     def rows(self, start: int, stop: int) -> "Call":
         """The same call for the queries start…stop-1 only, without keys that causality hides from all of them."""
-        rows = slice(start, stop)
         keys = slice(0, stop if self.causal else None)
-        mask = self._visible_block(rows, keys) if self.causal else _part(self.mask, rows, keys)
-        sink = self.sink if self.sink is None or self.sink.shape[-1] == 1 else self.sink[..., rows]
+        return self._of(slice(start, stop), keys)
+
+    def at(self, positions: Int[Tensor, "few"]) -> "Call":
+        """The same call for the queries at these positions only, with all its keys and causality written as a mask."""
+        return self._of(positions, slice(None))
+
+    def between(self, start: int, stop: int) -> "Call":
+        """The same call for the keys start…stop-1 only, where it has no others to see."""
+        keys = slice(start, stop)
         return dataclasses.replace(
             self,
-            query=self.query[:, :, rows],
             key=self.key[:, :, keys],
             value=self.value[:, :, keys],
-            mask=mask,
-            causal=False,
-            bias=_part(self.bias, rows, keys),
-            sink=sink,
+            mask=_part(self.mask, slice(None), keys),
+            bias=_part(self.bias, slice(None), keys),
+            first=self.first - start,
         )
+
+    def exact(self) -> "Call":
+        """The same call with queries, keys and values in fp32, or fp64 if they are."""
+        return dataclasses.replace(self, query=_exact(self.query), key=_exact(self.key), value=_exact(self.value))
 
     def visible(self) -> Bool[Tensor, "#batch #head query key"]:
         """True where a query may see a key: the mask's boolean reading, whatever form the mask came in."""
@@ -68,6 +84,11 @@ class Call:
             everything = slice(None)
             return self._visible_block(everything, everything)
         return visible_in(self.mask)
+
+    @cached_property
+    def sight(self) -> Sight:
+        """Who sees whom, read once."""
+        return Sight(self.visible())
 
     def scores(self) -> Float[Tensor, "batch head query key"]:
         """Scores in fp32 from the product on, -inf at hidden keys; the learned sink is not among them."""
@@ -83,7 +104,8 @@ class Call:
             scores = scores + self.bias.to(scores.dtype)
         if self.mask is not None and self.mask.dtype != torch.bool:
             scores = scores + self.mask.to(scores.dtype)
-        return scores.masked_fill(~self.visible(), -torch.inf)
+        # No operation before this one keeps its result for the gradient, so it may be written over.
+        return self.sight.fill_(scores, -torch.inf)
 
     def output(self, weights: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query value_width"]:
         """The weighted sum of the values, in the weights' dtype."""
@@ -91,9 +113,23 @@ class Call:
         stacked = weights.reshape(batch, self.key.shape[1], self.repeats * queries, keys)
         return torch.matmul(stacked, self.value.to(weights.dtype)).view(batch, heads, queries, -1)
 
-    def _visible_block(self, rows: slice, keys: slice) -> Bool[Tensor, "1 1 query key"]:
-        queries = torch.arange(self.query.shape[2], device=self.query.device)[rows, None]
-        columns = torch.arange(self.key.shape[2], device=self.query.device)[None, keys]
+    def _of(self, rows: slice | Int[Tensor, "few"], keys: slice) -> "Call":
+        mask = self._visible_block(rows, keys) if self.causal else _part(self.mask, rows, keys)
+        sink = self.sink if self.sink is None or self.sink.shape[-1] == 1 else self.sink[..., rows]
+        return dataclasses.replace(
+            self,
+            query=self.query[:, :, rows],
+            key=self.key[:, :, keys],
+            value=self.value[:, :, keys],
+            mask=mask,
+            causal=False,
+            bias=_part(self.bias, rows, keys),
+            sink=sink,
+        )
+
+    def _visible_block(self, rows: slice | Int[Tensor, "few"], keys: slice) -> Bool[Tensor, "1 1 query key"]:
+        queries = torch.arange(self.query.shape[2], device=self.query.device)[rows][:, None]
+        columns = torch.arange(self.key.shape[2], device=self.query.device)[keys]
         seen = columns <= queries if self.causal else torch.ones_like(columns <= queries)
         return seen[None, None]
 
@@ -111,5 +147,5 @@ def _exact(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _part(tensor: Tensor | None, rows: slice, keys: slice) -> Tensor | None:
+def _part(tensor: Tensor | None, rows: slice | Tensor, keys: slice) -> Tensor | None:
     return None if tensor is None else tensor[:, :, rows, keys]

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.attention.call import Call
+from sinkscope.attention.sight import Sight
 from sinkscope.normalizers import NORMALIZERS, Modifier, Normalizer
 
 SOFTMAX = NORMALIZERS["softmax"]
@@ -14,7 +15,7 @@ SOFTMAX = NORMALIZERS["softmax"]
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
-    """Some queries' scores as the normalizer saw them, what they may see, and their weights."""
+    """Some queries' scores as the normalizer saw them, what they may see, and their weights, 0 at hidden keys."""
 
     scores: Float[Tensor, "batch head query key"]
     visible: Bool[Tensor, "batch #head query key"]
@@ -46,44 +47,76 @@ class Swap:
 
     def weigh(self, part: Call) -> Weighed:
         """The weights of every query of the call."""
-        scores, visible = part.scores(), part.visible()
-        swapped = self._whole(part, scores, visible)
-        if self.heads is None:
-            return swapped
-        plain = PLAIN._whole(part, scores, visible)
-        heads = torch.tensor([head in self.heads for head in range(scores.shape[1])], device=scores.device)
-        chosen = heads[:, None, None]
-        sink = swapped.sink
-        if sink is not None and plain.sink is not None:
-            sink = torch.where(chosen[..., 0], sink, plain.sink)
-        return Weighed(
-            torch.where(chosen, swapped.scores, plain.scores),
-            torch.where(chosen, swapped.visible, plain.visible),
-            torch.where(chosen, swapped.weights, plain.weights),
-            sink,
-            None if swapped.degenerate is None else swapped.degenerate & chosen[..., 0],
-        )
+        scores = part.scores()
+        count = scores.shape[1]
+        chosen = [head for head in range(count) if self.heads is None or head in self.heads]
+        if len(chosen) == count:
+            return self._of(part, scores)
+        others = [head for head in range(count) if head not in chosen]
+        if not chosen:
+            return PLAIN._of(part, scores)
+        order = torch.tensor(chosen + others, device=scores.device).argsort()
+        return _merged(self._of(part, scores, chosen), PLAIN._of(part, scores, others), order)
 
-    def _whole(
-        self, part: Call, scores: Float[Tensor, "batch head query key"], seen: Bool[Tensor, "#batch #head query key"]
+    def _of(
+        self, part: Call, scores: Float[Tensor, "batch all_heads query key"], heads: list[int] | None = None
     ) -> Weighed:
-        # Masks are often the same for the whole batch, but the classes of its tokens are not.
-        visible = seen.expand(scores.shape[0], *seen.shape[1:])
+        """The weights in these heads, in their order."""
+        sight, logit = part.sight, part.sink
         if self.modifier is not None:
-            scores = self.modifier.apply(scores, seen, part.first)
-            visible = scores > -torch.inf
-        row, extra = scores, 0
-        if part.sink is not None:
-            logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
-            row, extra = torch.cat([scores, logit], dim=-1), 1
-        weights = self.normalizer.weigh(row, extra=extra)
+            scores = self.modifier.apply(scores, sight.visible, part.first)
+            sight = _modified(self.modifier, part)
+        if heads is not None:
+            scores, sight = scores[:, heads], sight.of_heads(heads)
+            logit = None if logit is None else logit[:, heads]
+        # A row of nothing but -inf is NaN to every softmax: compute it on zeros, erase it later.
+        row = scores if sight.blind is None else scores.masked_fill(sight.blind, 0)
+        if row is scores and self.normalizer.row_sum is None:
+            # A function from outside may write over its scores, or return them.
+            row = scores.clone()
+        if logit is not None:
+            row = torch.cat([row, logit[..., None].to(row.dtype).expand(*row.shape[:3], 1)], dim=-1)
+        count = sight.count.clamp(min=1).to(row.dtype).expand(*row.shape[:3], 1)
         degenerate = None
         if self.normalizer.degenerate is not None:
-            degenerate = self.normalizer.degenerate_rows(row, extra=extra)
-        if part.sink is None:
-            return Weighed(scores, visible, weights, None, degenerate)
-        return Weighed(scores, visible, weights[..., :-1], weights[..., -1], degenerate)
+            degenerate = self.normalizer.degenerate(row, **self.normalizer.settings)
+            degenerate = degenerate if sight.blind is None else degenerate & ~sight.blind[..., 0]
+        weights = self.normalizer.bare(row, count)
+        sink = None
+        if logit is not None:
+            weights, sink = weights[..., :-1], weights[..., -1]
+            sink = sink if sight.blind is None else sink.masked_fill(sight.blind[..., 0], 0)
+        visible = sight.visible.expand(scores.shape[0], *sight.visible.shape[1:])
+        return Weighed(scores, visible, sight.erased(weights), sink, degenerate)
 
 
 PLAIN = Swap()
 """Softmax in every head."""
+
+
+def _modified(modifier: Modifier, part: Call) -> Sight:
+    """Who sees whom under a modifier, from its effect on scores of zero: every head has the same windows."""
+    visible = part.sight.visible
+    flat = torch.zeros(visible.shape, device=visible.device).masked_fill(~visible, -torch.inf)
+    flat = flat.expand(part.query.shape[0], *flat.shape[1:])
+    return Sight(modifier.apply(flat, visible, part.first) > -torch.inf)
+
+
+def _merged(swapped: Weighed, plain: Weighed, order: Int[Tensor, "head"]) -> Weighed:
+    """The heads of both, put in order."""
+
+    def both(left: Tensor, right: Tensor) -> Tensor:
+        return torch.cat([left, right], dim=1)[:, order]
+
+    def wide(found: Weighed) -> Tensor:
+        return found.visible.expand_as(found.scores)
+
+    return Weighed(
+        both(swapped.scores, plain.scores),
+        both(wide(swapped), wide(plain)),
+        both(swapped.weights, plain.weights),
+        None if swapped.sink is None or plain.sink is None else both(swapped.sink, plain.sink),
+        None
+        if swapped.degenerate is None
+        else both(swapped.degenerate, torch.zeros_like(plain.weights[..., 0], dtype=torch.bool)),
+    )

@@ -72,8 +72,7 @@ def _relative_sum(parts: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
 
 def _over_signed_sum(parts: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
     vanishing = (_relative_sum(parts).abs() <= _VANISHING).unsqueeze(-1)
-    total = parts.sum(-1, keepdim=True).masked_fill(vanishing, 1)
-    return (parts / total).masked_fill(vanishing, 0)
+    return parts / parts.sum(-1, keepdim=True).masked_fill(vanishing, torch.inf)
 
 
 def _softpick_tau_is_degenerate(scores: Float[Tensor, "*rows key"], tau: float) -> Bool[Tensor, "*rows"]:

@@ -9,12 +9,19 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.normalizers.base import Normalizer, Parameter
+from sinkscope.normalizers.groups import best_of_groups, of_best_groups
 
 _MOST_NEWTON_STEPS = 50
+
+_MOST_FACTORS = 8
+"""A product of more factors takes longer than a logarithm and an exponential."""
+
+_SLACK = 1e-3
+"""How far beyond its reach a key must be to be left aside: a small inaccuracy of the root must not decide."""
 
 
 def sparsemax(scores: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
@@ -35,8 +42,10 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
-        gaps = scores - scores.amax(-1, keepdim=True)
-        weights = _by_newton(gaps, alpha - 1) if alpha <= 2 else _by_bisection(gaps, alpha - 1)
+        best = best_of_groups(scores)
+        peak = best.amax(-1, keepdim=True)
+        solve = _by_newton if alpha <= 2 else _by_bisection
+        weights = solve(scores - peak, best - peak, alpha - 1)
         ctx.save_for_backward(weights)
         ctx.alpha = alpha
         return weights
@@ -50,72 +59,107 @@ class _Entmax(torch.autograd.Function):
         return slopes * (grads[0] - mean), None
 
 
-def _by_newton(gaps: Float[Tensor, "*rows key"], delta: float) -> Float[Tensor, "*rows key"]:
-    """Weights for δ <= 1 from gaps z − max z, by Newton's method on (Σ weights)^δ.
+def _by_newton(
+    gaps: Float[Tensor, "*rows key"], best: Float[Tensor, "*rows group"], delta: float
+) -> Float[Tensor, "*rows key"]:
+    """Weights for δ <= 1 from gaps z − max z, first of the best of each group of keys, then of all that can have any.
 
-    As a norm of the scores above the threshold it is convex, and from t = max z every step stays on one side.
+    Fewer keys have their root at a lower t: there no other group than those whose best has a weight can have one.
     """
-    offset = torch.zeros_like(gaps[..., :1])
-    near = _nearest(gaps, 1 / delta)
+    gaps, best = gaps.mul_(delta), best * delta
+    power = _power(delta)
+    level = _newton(best, torch.full_like(best[..., :1], 1.0 if power else 0.0), delta)
+    reach = level + (_SLACK if power else 1 + _SLACK)
+    level = _newton(_near(gaps, best > -reach), level, delta)
+    weights, _ = _powers(gaps, level, delta)
+    return weights.div_(weights.sum(-1, keepdim=True))
+
+
+def _newton(
+    gaps: Float[Tensor, "*rows key"], level: Float[Tensor, "*rows 1"], delta: float
+) -> Float[Tensor, "*rows 1"]:
+    """The level −δt (plus 1 where 1/δ is whole) at which the weights add up to 1, by Newton's method on (Σ weights)^δ.
+
+    As a norm of the scores above the threshold it is convex, so that every step stays on one side.
+    """
     tolerance = 32 * torch.finfo(gaps.dtype).eps
     for _ in range(_MOST_NEWTON_STEPS):
-        weights, slopes = _powers(near, offset, delta)
+        weights, slopes = _powers(gaps, level, delta)
         total = weights.sum(-1, keepdim=True)
         if bool((total - 1).abs().max() <= tolerance):
             break
-        excess = torch.expm1(total.log() * -delta) / -delta
-        offset = offset + excess * total / slopes.sum(-1, keepdim=True)
-    weights, _ = _powers(gaps, offset, delta)
-    return weights.div_(weights.sum(-1, keepdim=True))
+        level = level + torch.expm1(total.log() * -delta) * total / slopes.sum(-1, keepdim=True)
+    return level
+
+
+def _power(delta: float) -> int:
+    """1/δ where it is a small whole number, so that weights are products; else 0."""
+    power = round(1 / delta) if delta > 1 / (_MOST_FACTORS + 1) else 0
+    return power if power and power * delta == 1 else 0
 
 
 def _powers(
-    gaps: Float[Tensor, "*rows key"], offset: Float[Tensor, "*rows 1"], delta: float
-) -> tuple[Float[Tensor, "*rows key"], Tensor]:
-    """The weights [1 + δ(z − t)]₊^{1/δ}, and their derivatives −d/dt, which are weights^{1−δ} on the support."""
-    inner = (gaps - offset).mul_(delta).clamp_min_(-1)
-    if delta == 1:
-        weights = inner.add_(1)
-        return weights, weights > 0
-    if delta == 0.5:
-        root = inner.add_(1)
-        return root.square(), root
+    gaps: Float[Tensor, "*rows key"], level: Float[Tensor, "*rows 1"], delta: float
+) -> tuple[Float[Tensor, "*rows key"], Float[Tensor, "*rows key"]]:
+    """The weights [1 + δ(z − t)]₊^{1/δ} from δ(z − max z), and weights^{1−δ} on the support: their slopes −d/dt."""
+    if power := _power(delta):
+        root = (gaps + level).relu_()
+        if power == 1:
+            return root, root.sign()
+        slopes = root
+        for _ in range(power - 2):
+            slopes = slopes * root
+        return slopes * root, slopes
     # log1p keeps the digits of 1 + δ(…) as δ → 0.
-    weights = inner.log1p().div_(delta).exp_()
+    inner = (gaps + level).clamp_min_(-1)
+    weights = _exp(inner.log1p().div_(delta))
     return weights, weights / inner.add_(1).clamp_min_(torch.finfo(gaps.dtype).tiny)
 
 
-def _by_bisection(gaps: Float[Tensor, "*rows key"], delta: float) -> Float[Tensor, "*rows key"]:
-    """Weights for δ > 1 from gaps z − max z, by halving the range of the largest log-weight.
+def _by_bisection(
+    gaps: Float[Tensor, "*rows key"], best: Float[Tensor, "*rows group"], delta: float
+) -> Float[Tensor, "*rows key"]:
+    """Weights for δ > 1 from gaps z − max z, by halving the range of the largest log-weight, in the same two rounds.
 
     The slope of the sum is infinite wherever a key enters, so Newton's steps lead nowhere.
     """
+    peak = _bisection(best, delta)
+    near = _near(gaps, best * _stretch(peak, delta) > -1 - _SLACK)
+    weights = _below_peak(gaps, _bisection(near, delta), delta)
+    return weights.div_(weights.sum(-1, keepdim=True))
+
+
+def _bisection(gaps: Float[Tensor, "*rows key"], delta: float) -> Float[Tensor, "*rows 1"]:
+    """The log of the largest weight."""
     high = torch.zeros_like(gaps[..., :1])
     low = high - math.log(gaps.shape[-1])
-    near = _nearest(gaps, 1 / delta)
     for _ in range(2 + torch.finfo(gaps.dtype).bits):
         middle = (low + high) / 2
-        above = _below_peak(near, middle, delta).sum(-1, keepdim=True) > 1
+        above = _below_peak(gaps, middle, delta).sum(-1, keepdim=True) > 1
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-    weights = _below_peak(gaps, high, delta)
-    return weights.div_(weights.sum(-1, keepdim=True))
+    return high
+
+
+def _stretch(log_peak: Float[Tensor, "*rows 1"], delta: float) -> Float[Tensor, "*rows 1"]:
+    return (log_peak * -delta).clamp_max(60).exp() * delta
 
 
 def _below_peak(
     gaps: Float[Tensor, "*rows key"], log_peak: Float[Tensor, "*rows 1"], delta: float
 ) -> Float[Tensor, "*rows key"]:
     """s·[1 + δ·gap·s^{−δ}]₊^{1/δ}, the weights of which the largest is s: exact for ties, however many."""
-    stretch = (log_peak * -delta).clamp_max(60).exp() * delta
-    return (gaps * stretch).clamp_min_(-1).log1p_().div_(delta).add_(log_peak).exp_()
+    return _exp((gaps * _stretch(log_peak, delta)).clamp_min_(-1).log1p_().div_(delta).add_(log_peak))
 
 
-def _nearest(gaps: Float[Tensor, "*rows key"], reach: float) -> Float[Tensor, "*rows near"]:
-    """Every gap within reach of the best key, and as many others as the fullest row makes it.
+def _exp(logs: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
+    """e^logs in place, 0 below the dtype's normal range: there torch's own takes up to fifty times as long."""
+    floor = math.log(torch.finfo(logs.dtype).tiny) + 1
+    return torch.nn.functional.threshold(logs.clamp_min_(floor).exp_(), math.exp(floor) * (1 + _SLACK), 0.0)
 
-    No key further away than 1/δ has weight, and few are that near: selecting them is cheaper than a step over all.
-    """
-    most = int((gaps > -reach).sum(-1, dtype=torch.int32).max())
-    return gaps.topk(most, sorted=False).values if most < gaps.shape[-1] // 4 else gaps
+
+def _near(gaps: Float[Tensor, "*rows key"], live: Bool[Tensor, "*rows group"]) -> Float[Tensor, "*rows near"]:
+    """The gaps of as many groups as the fullest row has live ones."""
+    return of_best_groups(gaps, int(live.sum(-1).max()))
 
 
 SPARSEMAX = Normalizer(

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.normalizers.base import Normalizer, Parameter
+from sinkscope.normalizers.base import Normalizer, Parameter, seen_or_zero
 
 
 def sigmoid(
@@ -23,7 +23,7 @@ def polynomial(
     scores: Float[Tensor, "*rows key"], visible: Float[Tensor, "*rows 1"], p: int
 ) -> Float[Tensor, "*rows key"]:
     """z^p / √n, n the number of keys that the row can see."""
-    return scores**p / visible.sqrt()
+    return seen_or_zero(scores) ** p / visible.sqrt()
 
 
 SIGMOID = Normalizer(

@@ -1,12 +1,10 @@
 """Normalizers that read the sign of a score: keys below zero get nothing."""
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.normalizers.base import Normalizer, Parameter
+from sinkscope.normalizers.base import Normalizer, Parameter, just_below, seen_or_zero
 
 
 def softpick(scores: Float[Tensor, "*rows key"], eps: float) -> Float[Tensor, "*rows key"]:
@@ -16,18 +14,18 @@ def softpick(scores: Float[Tensor, "*rows key"], eps: float) -> Float[Tensor, "*
     near zero and does not overflow.
     """
     peak = scores.amax(-1, keepdim=True).clamp_min(0)
-    size = scores.clamp_min(0).sub_(peak).exp_() * torch.expm1(-scores.abs())
-    # At hidden keys the size is e^{−M}, not 0: left in the sum it would outweigh a row of small scores.
-    size = size.neg_().masked_fill(scores == -math.inf, 0)
-    return size.masked_fill(scores <= 0, 0) / (size.sum(-1, keepdim=True) + eps)
+    # At hidden keys the size would be e^{−M}, not 0: left in the sum it would outweigh a row of small scores.
+    seen = seen_or_zero(scores)
+    size = (seen.clamp_min(0).sub_(peak).exp_() * seen.abs().neg_().expm1_()).neg_()
+    return (size * seen.sign()).relu_() / (size.sum(-1, keepdim=True) + eps)
 
 
 def rectified(scores: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
     """The softmax over the keys with z ≥ 0, zeros where there is none."""
-    dropped = scores < 0
     # The lowest finite number instead of -inf: a row without a key stays finite, in the gradient too.
     lowest = torch.finfo(scores.dtype).min
-    return torch.softmax(scores.masked_fill(dropped, lowest), -1).masked_fill(dropped, 0)
+    kept = torch.nn.functional.threshold(scores, just_below(0.0, scores.dtype), lowest)
+    return torch.softmax(kept, -1) * (scores.amax(-1, keepdim=True) >= 0)
 
 
 def relu(scores: Float[Tensor, "*rows key"], visible: Float[Tensor, "*rows 1"], a: float) -> Float[Tensor, "*rows key"]:

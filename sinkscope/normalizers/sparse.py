@@ -1,24 +1,25 @@
 """Softmax with keys cut away: by rank, by weight, and by clipping."""
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.normalizers.base import Normalizer, Parameter
+from sinkscope.normalizers.base import Normalizer, Parameter, just_below
+from sinkscope.normalizers.groups import of_best_groups
 
 
 def topk(scores: Float[Tensor, "*rows key"], k: int) -> Float[Tensor, "*rows key"]:
     """The softmax over the keys whose score is at least the k-th largest; all that tie with it stay."""
-    last = scores.topk(min(k, scores.shape[-1]), sorted=False).values.amin(-1, keepdim=True)
-    return torch.softmax(scores.masked_fill(scores < last, -math.inf), -1)
+    k = min(k, scores.shape[-1])
+    last = of_best_groups(scores.detach(), k).topk(k, sorted=False).values.amin(-1, keepdim=True)
+    # Ones and zeros at once: a product with them takes a tenth of the time of a masked fill.
+    kept = torch.softmax(scores, -1) * torch.ge(scores.detach(), last, out=torch.empty_like(scores))
+    return kept / kept.sum(-1, keepdim=True)
 
 
 def threshold(scores: Float[Tensor, "*rows key"], tau: float) -> Float[Tensor, "*rows key"]:
     """p·1[p ≥ τ] with p = softmax(z)."""
-    weights = torch.softmax(scores, -1)
-    return weights.masked_fill(weights < tau, 0)
+    return torch.nn.functional.threshold(torch.softmax(scores, -1), just_below(tau, scores.dtype), 0.0)
 
 
 def threshold_renormalised(scores: Float[Tensor, "*rows key"], tau: float) -> Float[Tensor, "*rows key"]:
