@@ -16,7 +16,6 @@ from sinkscope.handshake import TOLERANCES, Handshake, difference, not_of_tokens
 from sinkscope.observe import Batches
 from sinkscope.patch import Plan, check_heads
 from sinkscope.predictions import Predictions, divergences, losses, predict
-from sinkscope.probe import probed
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Record
 
@@ -67,14 +66,14 @@ def compare_records(
     progress("comparing", 0, tokens)
     for windows in batches.of(size):
         ids, keep = batches.at(windows)
-        plain = _forward(model, batches, windows, baseline, Plan({}), chunked=shown.chunked)
+        plain = _forward(model, batches, windows, baseline, Plan({}), shown=shown)
         if windows.start == 0:
             delta = _identity(model, ids[:1], keep[:1], plain, shown)
         baseline.loss.add(windows, losses(plain, ids, keep))
         progress("comparing", done := done + int(keep.sum()), tokens)
         for contender, record in zip(contenders, records, strict=True):
             swept = contender.layer is not None
-            found = _forward(model, batches, windows, record, contender.plan, chunked=shown.chunked, scored_only=swept)
+            found = _forward(model, batches, windows, record, contender.plan, shown=shown, scored_only=swept)
             _score(record, windows, (plain, found), batches)
             progress("comparing", done := done + int(keep.sum()), tokens)
     return Comparison(baseline, records, *delta)
@@ -141,13 +140,13 @@ def _forward(
     record: Record,
     plan: Plan,
     *,
-    chunked: bool,
+    shown: Handshake,
     scored_only: bool = False,
 ) -> Predictions:
     question = batches.question(windows)
     replacer = _Replacer(record, question, windows, plan, batches.path, scored_only=scored_only)
-    with probed(model, replacer):
-        found = predict(model, *batches.at(windows), chunked=chunked)
+    with shown.seam(model, replacer):
+        found = predict(model, *batches.at(windows), chunked=shown.chunked)
     if missed := plan.missed(replacer.seen):
         raise UnsupportedModelError(
             f"{type(model).__name__} never called {missed[0]} over this text: nothing was swapped there"

@@ -1,7 +1,10 @@
 """Before a model is measured, it is shown that what would be measured is what the model computes."""
 
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,16 +12,27 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.attention import Call, Site, dense
+from sinkscope.attention.given import Given
+from sinkscope.attention.swap import PLAIN, Swap
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
-from sinkscope.forward import logits
+from sinkscope.forward import evaluating, logits
+from sinkscope.inside import probed_inside
+from sinkscope.normalizers import NORMALIZERS
 from sinkscope.predictions import can_be_chunked
-from sinkscope.probe import probed, served
+from sinkscope.probe import Handler, Probe, probed, served
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""
 
+ANOTHER = Swap(NORMALIZERS["softmax1"])
+"""A swap that has to make a difference, and to which a constant added to all scores makes one."""
+
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Largest accepted difference, relative to the largest value: rounding in the model's own dtype."""
+
+
+Seam = Callable[[PreTrainedModel, Handler], AbstractContextManager[Probe]]
+"""Where a model's attention calls can be seen and replaced: `probed`, or `probed_inside` for some modules."""
 
 
 @dataclass
@@ -30,47 +44,141 @@ class Handshake:
     left_out: dict[str, str] = field(default_factory=dict)
     chunked: bool = False
     """Whether the model's head alone makes its logits, so that they need not exist all at once."""
+    seam: Seam = probed
+    """How the run opens its probes."""
+    inside: bool = False
+    """Whether the layers do not use transformers' attention interface, and are watched inside."""
+    shows_values: bool = True
+    """Whether the calls show the values that the weights are applied to."""
+    anchored: bool = True
+    """Whether a query's scores are the same in a longer text; if not, a constant is added that softmax cancels."""
 
 
 def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Handshake:
     """Run up to TOKENS of the user's own tokens natively, observed, and with softmax replaced by our own.
 
-    Raises UnsupportedModelError, naming the class and the reason, unless token-to-token calls were seen, observation
-    left the logits bit-equal, and the replaced logits agree within TOLERANCES.
+    Layers that do not use transformers' attention interface are looked into, and have more to show. Raises
+    UnsupportedModelError, naming the class and the reason, unless token-to-token calls were seen, observation left the
+    logits bit-equal, and the replaced logits agree within TOLERANCES.
     """
     ids = ids[:1, :TOKENS]
     keep = torch.ones_like(ids, dtype=torch.bool)
+    with served(model):
+        modules = set(model.modules())
+        native = logits(model, ids, keep)
+        if modules != set(model.modules()):
+            raise _unsupported(model, "its first forward exchanges some of its modules for others")
+        found, observed = _seen(model, ids, keep)
+        if not found.sites:
+            raise _unsupported(model, f"none of its attention is from token to token ({found.left_out})")
+        if not torch.equal(native, observed):
+            raise _unsupported(model, "its logits change from one forward to the next, or under observation")
+        if found.inside:
+            _look_inside(model, ids, native, found)
+        replaced = _swapped(model, ids, PLAIN, found.seam)
+        if found.inside:
+            _swap_inside(model, ids, replaced, found)
+    found.chunked = can_be_chunked(model, ids, native)
+    found.delta = difference(replaced, native)
+    if not found.delta <= TOLERANCES[native.dtype]:
+        raise _unsupported(model, f"its layers do more than softmax attention (relative difference {found.delta:.1e})")
+    return found
+
+
+def _seen(
+    model: PreTrainedModel, ids: Int[Tensor, "batch position"], keep: Bool[Tensor, "batch position"]
+) -> tuple[Handshake, Tensor]:
+    """The calls that a forward makes, where they can be seen, and its logits."""
     found = Handshake()
 
     def see(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
         reason = not_of_tokens(call, ids.shape[1])
         if reason is None:
             found.sites.append(site)
+            found.shows_values = found.shows_values and not isinstance(call, Given)
         else:
             found.left_out[site.name] = reason
         return own()
 
-    def replace(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
-        return own() if not_of_tokens(call, ids.shape[1]) else dense.attend(call)
+    try:
+        with probed(model, see):
+            return found, logits(model, ids, keep)
+    except NothingObservedError:
+        found.inside = True
+    try:
+        with probed_inside(model, see) as probe:
+            observed = logits(model, ids, keep)
+    except NothingObservedError:
+        reason = "none of its layers uses transformers' attention interface, softmax, or torch's fused attention"
+        raise _unsupported(model, reason) from None
+    found.left_out |= dict.fromkeys(sorted(probe.unread), "not of queries and keys")
+    found.seam = partial(probed_inside, modules=frozenset(site.name for site in found.sites))
+    return found, observed
 
-    with served(model):
-        native = logits(model, ids, keep)
-        try:
-            with probed(model, see):
-                observed = logits(model, ids, keep)
-        except NothingObservedError:
-            raise _unsupported(model, "none of its layers uses transformers' attention interface") from None
-        if not found.sites:
-            raise _unsupported(model, f"none of its attention is from token to token ({found.left_out})")
-        with probed(model, replace):
-            replaced = logits(model, ids, keep)
-    if not torch.equal(native, observed):
-        raise _unsupported(model, "its logits change from one forward to the next, or under observation")
-    found.chunked = can_be_chunked(model, ids, native)
-    found.delta = difference(replaced, native)
-    if not found.delta <= TOLERANCES[native.dtype]:
-        raise _unsupported(model, f"its layers do more than softmax attention (relative difference {found.delta:.1e})")
-    return found
+
+def _swapped(
+    model: PreTrainedModel, ids: Int[Tensor, "batch position"], swap: Swap, seam: Seam
+) -> Float[Tensor, "batch position token"]:
+    """The logits under a swap in every layer."""
+
+    def replace(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
+        return own() if not_of_tokens(call, ids.shape[1]) else dense.attend(call, swap)
+
+    with seam(model, replace):
+        return logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+
+
+def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake) -> None:
+    """Refuse a model unless what its layers weigh by is, beyond doubt, its causal attention.
+
+    Each module weighs once in a forward, no weight is on the future, and weights are those that the model itself
+    returns: [batch, head, query, key], in [0, 1], with rows that sum to 1 at most.
+    """
+    for name, calls in Counter(site.name for site in found.sites).items():
+        if calls > 1 or name in found.left_out:
+            raise _unsupported(model, f"{name} weighs more than once, and which of it is attention cannot be told")
+    # Two rows show whether heads and batch are told apart.
+    both, seen = torch.cat([ids, ids.flip(-1)]), []
+
+    def check(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
+        output = own()
+        weights = output.transpose(1, 2) if isinstance(call, Given) else PLAIN.weigh(call).weights
+        if fault := _fault(weights, TOLERANCES[native.dtype]):
+            raise _unsupported(model, f"the weights of {site.name} {fault}")
+        seen.append(weights)
+        return output
+
+    with torch.no_grad(), evaluating(model), found.seam(model, check):
+        returned = model(input_ids=both.to(native.device), use_cache=False, output_attentions=not found.shows_values)
+    if found.shows_values:
+        return
+    if not difference(returned.logits[:1], native) <= TOLERANCES[native.dtype]:
+        raise _unsupported(model, "its logits change when it is asked for its attention weights")
+    theirs = [each for each in returned.get("attentions") or () if each is not None]
+    if len(theirs) != len(seen):
+        raise _unsupported(model, f"{len(seen)} of its layers call softmax and {len(theirs)} return their weights")
+    for site, ours, own in zip(found.sites, seen, theirs, strict=True):
+        if own.shape != ours.shape or not difference(ours, own) <= TOLERANCES[native.dtype]:
+            raise _unsupported(model, f"{site.name} returns other weights than its softmax gives")
+
+
+def _swap_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], plain: Tensor, found: Handshake) -> None:
+    """Refuse a model unless other weights give other logits, and note whether its scores are anchored."""
+    moved = _swapped(model, ids, ANOTHER, found.seam)
+    if torch.equal(plain, moved):
+        raise _unsupported(model, "its logits do not depend on the weights that were seen")
+    some = max(1, ids.shape[1] // 2)
+    shorter = _swapped(model, ids[:, :some], ANOTHER, found.seam)
+    found.anchored = difference(shorter, moved[:, :some]) <= TOLERANCES[plain.dtype]
+
+
+def _fault(weights: Float[Tensor, "batch head query key"], tolerance: float) -> str | None:
+    """What is wrong with weights that should be those of causal attention, or None."""
+    if bool(weights.triu(1).any()):
+        return "are not causal: a token attends to later ones (a decoder of this kind may want is_decoder=True)"
+    if not bool((weights >= 0).all() & (weights <= 1 + tolerance).all() & (weights.sum(-1) <= 1 + tolerance).all()):
+        return "are not in [0, 1], or add up to more than 1"
+    return None
 
 
 def not_of_tokens(call: Call, tokens: int) -> str | None:

@@ -16,7 +16,6 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
 from sinkscope.metrics import Metric
 from sinkscope.predictions import losses, predict
-from sinkscope.probe import probed
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Record
 
@@ -87,7 +86,7 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
     for windows in batches.of(size):
         observer = _Observer(record, batches.question(windows), windows, batches.path, told, same)
         ids, keep = batches.at(windows)
-        with probed(model, observer):
+        with shown.seam(model, observer):
             found = predict(model, ids, keep, chunked=shown.chunked)
         if observer.seen != expected:
             raise UnsupportedModelError(

@@ -12,9 +12,8 @@ from sinkscope.attention import Call, Site
 from sinkscope.attention.paths import attend
 from sinkscope.attention.swap import Swap
 from sinkscope.errors import UnknownNameError, UnsupportedModelError
-from sinkscope.handshake import TOKENS, handshake
+from sinkscope.handshake import TOKENS, Handshake, handshake
 from sinkscope.normalizers import Modifier, Normalizer, resolve
-from sinkscope.probe import probed
 
 Head = tuple[int, int | None]
 """A layer's number and a head of it, or None for all of them."""
@@ -87,7 +86,9 @@ def patched(
     """
     swap = Swap(resolve(normalizer), modifier)
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    chosen = plan(handshake(model, torch.arange(TOKENS)[None] % vocabulary).sites, swap, layers, heads)
+    shown = handshake(model, torch.arange(TOKENS)[None] % vocabulary)
+    chosen = plan(shown.sites, swap, layers, heads)
+    check_anchored(model, shown, chosen)
     seen: set[str] = set()
 
     def replace_call(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
@@ -98,12 +99,22 @@ def patched(
         seen.add(site.name)
         return attend(call, found)
 
-    with probed(model, replace_call):
+    with shown.seam(model, replace_call):
         yield
     if missed := chosen.missed(seen):
         raise UnsupportedModelError(
             f"{len(missed)} of {len(chosen.swaps)} layers were never called while {swap.label} was in place "
             f"({missed[0]}): nothing was swapped there"
+        )
+
+
+def check_anchored(model: PreTrainedModel, shown: Handshake, chosen: Plan) -> None:
+    """Raise UnsupportedModelError if weights would depend on how long the text goes on after them."""
+    swap = next((each for each in chosen.swaps.values() if not each.normalizer.shift_invariant), None)
+    if swap is not None and not shown.anchored:
+        raise UnsupportedModelError(
+            f"{swap.label} has no meaning in {type(model).__name__}: its scores hold a constant that depends on the "
+            "length of the text, which softmax cancels; choose a normalizer that does so too, like entmax or topk"
         )
 
 

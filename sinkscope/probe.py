@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
@@ -48,6 +48,8 @@ class Probe:
     names: dict[int, str]
     calls: Counter[str] = field(default_factory=Counter)
     seen: int = 0
+    unread: set[str] = field(default_factory=set)
+    """Modules that weighed by something that is not attention of queries to keys."""
     mask: Tensor | None = None
     """The two-dimensional padding mask of the current forward, where there is one."""
 
@@ -70,6 +72,12 @@ class Probe:
             )
         return (self.mask.cumsum(-1) == 0).sum(-1) - max(0, self.mask.shape[-1] - keys)
 
+    def real(self, batch: int, keys: int) -> Bool[Tensor, "#batch key"] | None:
+        """Which of a call's keys, the last of all tokens so far, are not padding; None where nothing tells."""
+        if self.mask is None or self.mask.shape[0] not in (1, batch) or self.mask.shape[1] < keys:
+            return None
+        return self.mask[:, self.mask.shape[1] - keys :].bool()
+
     def site(self, module: nn.Module, window: int | None) -> Site:
         """Where this call of the module stands within the current forward."""
         name = self.names[id(module)]
@@ -81,7 +89,9 @@ class Probe:
 
 
 _lock = threading.RLock()
-_open: tuple[Probe, ...] = ()  # replaced whole, never changed in place: forwards in other threads read it
+# Replaced whole, never changed in place: forwards in other threads read them.
+_claimed: frozenset[int] = frozenset()  # the modules of all models that are being probed, by id
+_open: tuple[Probe, ...] = ()  # the probes that look at the interface
 _original: Callable[..., Attend] | None = None
 
 
@@ -90,14 +100,22 @@ def probed(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
     """Route every attention call of the model through the handler, for as long as the block runs.
 
     A model on another implementation than `sdpa` or `eager` is switched to one of them meanwhile. Everything is put
-    back on the way out, also after an exception. Raises UnsupportedModelError for a compiled model,
-    NothingObservedError if the block ends without a single call, ValueError for a second probe on the same model.
+    back on the way out, also after an exception. Raises what `opened` raises.
+    """
+    with opened(model, handler) as probe, _listed(probe), served(model):
+        yield probe
+
+
+@contextmanager
+def opened(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
+    """Open a probe that does not look anywhere yet: what all of them share, wherever they look.
+
+    Raises UnsupportedModelError for a compiled model, NothingObservedError if the block ends without a single call,
+    ValueError for a second probe on the same model.
     """
     _refuse_compiled(model)
     probe = Probe(model, handler, {id(module): name for name, module in model.named_modules()})
-    with ExitStack() as stack:
-        stack.enter_context(_listed(probe))
-        stack.enter_context(served(model))
+    with _alone(probe), ExitStack() as stack:
         # The base model, because the head may be run apart from it, and because masks reach it by keyword.
         hook = model.base_model.register_forward_pre_hook(
             lambda _, __, arguments: probe.begin(arguments), with_kwargs=True
@@ -106,9 +124,25 @@ def probed(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
         yield probe
     if not probe.seen:
         raise NothingObservedError(
-            f"no attention call of {type(model).__name__} was seen: nothing ran, or its layers do not use "
-            "transformers' attention interface"
+            f"no attention call of {type(model).__name__} was seen: nothing ran, or its attention is of no kind that "
+            "can be seen"
         )
+
+
+@contextmanager
+def _alone(probe: Probe) -> Iterator[None]:
+    """Keep the model's modules to this probe."""
+    global _claimed  # noqa: PLW0603 - a module can be run by anyone in the process
+    modules = frozenset(probe.names)
+    with _lock:
+        if modules & _claimed:
+            raise ValueError("expected a model without an open probe, got one that is being probed already")
+        _claimed |= modules
+    try:
+        yield
+    finally:
+        with _lock:
+            _claimed -= modules
 
 
 @contextmanager
@@ -116,8 +150,6 @@ def _listed(probe: Probe) -> Iterator[None]:
     """Wrap the interface with the first probe, and unwrap it with the last."""
     global _original, _open  # noqa: PLW0603 - the wrapped method is process-wide, and so is what it replaces
     with _lock:
-        if any(other.names.keys() & probe.names.keys() for other in _open):
-            raise ValueError("expected a model without an open probe, got one that is being probed already")
         if not _open:
             _original = AttentionInterface.get_interface
             AttentionInterface.get_interface = _get_interface

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from sinkscope.accumulate import Tally
+from sinkscope.accumulate import Sums, Tally
 from sinkscope.attention import Call, Reductions, Site
 from sinkscope.levels import share_by_level
 from sinkscope.metrics import Metric
@@ -82,7 +82,7 @@ class Record:
         """Take in one call's reductions; `layer` is only used when its site is new."""
         known = self.layers.setdefault((layer.name, layer.call), layer)
         for metric in self.metrics:
-            known.tallies.setdefault(metric.name, Tally()).add(windows, metric.function(reductions))
+            known.tallies.setdefault(metric.name, Tally()).add(windows, _sums(metric, reductions))
         known.by_position.add(windows, first_mass_by_position(reductions, self.edges))
         if reductions.lse is not None:
             known.by_level.add(windows, share_by_level(reductions))
@@ -102,8 +102,16 @@ class Record:
         units = range(windows.start * count, windows.stop * count)
         for metric in self.metrics:
             if metric.by_row:
-                known.sampled.setdefault(metric.name, Tally()).add(units, metric.function(parts))
+                known.sampled.setdefault(metric.name, Tally()).add(units, _sums(metric, parts))
 
     def in_order(self) -> list[Layer]:
         """The layers by their own numbers, and those that share a number in the order of execution."""
         return sorted(self.layers.values(), key=lambda layer: layer.layer)
+
+
+def _sums(metric: Metric, reductions: Reductions) -> Sums:
+    """What the metric makes of a call; undefined if it needs norms of values and the layer keeps those to itself."""
+    if all(getattr(reductions, name) is not None for name in metric.needs & {"value_norm", "output_norm"}):
+        return metric.function(reductions)
+    nothing = torch.zeros_like(reductions.mass if metric.per_class else reductions.row_mass).sum(dim=2)
+    return nothing, nothing

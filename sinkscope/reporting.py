@@ -23,6 +23,12 @@ from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens, classify
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "pandas")
 
+SEEN_AT = {
+    False: "transformers' attention interface",
+    True: "the softmax or fused attention that the model's own layers call",
+}
+"""Where the calls were seen, by whether that is inside the layers."""
+
 
 @dataclass(frozen=True, eq=False)
 class Setting:
@@ -164,6 +170,7 @@ def _metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) -
         "queries": _queries(setting),
         "attention": {
             "implementation": model.config._attn_implementation,  # noqa: SLF001 - transformers has no public name
+            "seen_at": SEEN_AT[setting.shown.inside],
             "layers": {layer.name: {"type": layer.kind, "path": layer.path} for layer in record.in_order()},
             "layers_without": _layers_without(record, model),
             "calls_left_out": setting.shown.left_out,
@@ -247,6 +254,8 @@ def _undefined(record: Record, setting: Setting) -> dict[str, str]:
         reasons["received"] = "the mass that each token receives was not asked for"
     if not any(layer.learned_sink for layer in record.layers.values()):
         reasons["sink_logit_mass"] = "no layer of this model has a learned sink"
+    if not setting.shown.shows_values:
+        reasons["value_norm_ratio, output_norm"] = "the layers of this model show their scores only, not their values"
     if setting.windows.ids.shape[0] < 2:
         reasons["*_se"] = "a standard error needs at least two windows"
     if not bool((record.loss.by_window()[1] > 0).any()):

@@ -20,7 +20,7 @@ from sinkscope.handshake import Handshake, handshake
 from sinkscope.normalizers import Modifier, Normalizer, resolve
 from sinkscope.observe import Batches, observe
 from sinkscope.options import Options
-from sinkscope.patch import Head, plan
+from sinkscope.patch import Head, check_anchored, plan
 from sinkscope.report import Report
 from sinkscope.reporting import Setting, compared, report
 from sinkscope.tokens import read
@@ -142,6 +142,8 @@ def compare_windows(
     """Compare normalizers on windows of tokens that are already cut."""
     shown = _shown(model, windows)
     contenders = swaps.contenders(shown.sites)
+    for contender in contenders:
+        check_anchored(model, shown, contender.plan)
     path = common_path(contenders, Path(options.attention))
     telling = needed(contenders)
     setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, path=path, telling=telling)

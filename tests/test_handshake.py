@@ -11,14 +11,7 @@ from sinkscope.attention import Call, dense
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOKENS, agreement, difference, handshake
 
-OWN_ATTENTION = {
-    "bloom": {"n_layer": 4, "n_head": 4},
-    "mpt": {"d_model": 32, "n_layers": 4, "n_heads": 4, "max_seq_len": 64, "expansion_ratio": 2},
-    "falcon": {"head_dim": None, "alibi": False, "multi_query": True},
-    "gpt_neo": {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 4},
-}
 NO_ATTENTION = {"mamba": {"state_size": 4}, "rwkv": {"attention_hidden_size": 32, "context_length": 64}}
-REFUSED = OWN_ATTENTION | NO_ATTENTION
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -26,12 +19,13 @@ def test_layers_that_only_attend_are_accepted(architecture, ids):
     shown = handshake(tiny(architecture), ids)
     assert [site.layer for site in shown.sites] == [0, 1, 2, 3]
     assert shown.left_out == {}
+    assert (shown.inside, shown.shows_values, shown.anchored) == (False, True, True)
     assert shown.delta < 1e-5
 
 
-@pytest.mark.parametrize("architecture", REFUSED)
-def test_models_whose_attention_cannot_be_seen_are_refused_by_name(architecture, ids, monkeypatch):
-    monkeypatch.setitem(ARCHITECTURES, architecture, REFUSED[architecture])
+@pytest.mark.parametrize("architecture", NO_ATTENTION)
+def test_models_without_attention_are_refused_by_name(architecture, ids, monkeypatch):
+    monkeypatch.setitem(ARCHITECTURES, architecture, NO_ATTENTION[architecture])
     model = tiny(architecture)
     with pytest.raises(
         UnsupportedModelError, match=f"{type(model).__name__} .{architecture}. cannot be measured: none"

@@ -157,7 +157,7 @@ def test_a_patch_within_a_patch_of_the_same_model_is_refused(ids):
             pass
 
 
-@pytest.mark.parametrize("model_type", ["bloom", "mamba"])
+@pytest.mark.parametrize("model_type", ["mamba"])
 def test_models_that_cannot_be_patched_are_refused_by_name(model_type):
     sizes = {"hidden_size": 32, "vocab_size": 300, "num_hidden_layers": 2, "n_layer": 2, "n_head": 4, "state_size": 4}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **sizes))
