@@ -20,12 +20,14 @@ class Tally:
 
     def __init__(self, windows: dict[int, tuple[Tensor, Tensor]] | None = None) -> None:
         self._windows = {} if windows is None else windows
+        self._whole: tuple[Tensor, Tensor] | None = None
 
     def add(self, windows: range, sums: Sums) -> None:
         """Take in a batch: `sums` holds the pairs of these windows, in their order."""
         if len(windows) != sums[0].shape[0]:
             raise ValueError(f"expected sums for {len(windows)} windows, got {sums[0].shape[0]}")
         self._refuse_known(windows)
+        self._whole = None
         total, count = _exact(sums[0]), _exact(sums[1])
         for row, window in enumerate(windows):
             self._windows[window] = (total[row], count[row])
@@ -42,10 +44,13 @@ class Tally:
         return sorted(self._windows)
 
     def by_window(self) -> tuple[Float[Tensor, "window head *axis"], Float[Tensor, "window head *axis"]]:
-        """All sums and all counts in fp64 on the CPU, windows in order."""
-        pairs = [self._windows[window] for window in self.windows]
-        sums, counts = (torch.stack([pair[side] for pair in pairs]) for side in (0, 1))
-        return sums.cpu().double(), counts.cpu().double()
+        """All sums and all counts in fp64 on the CPU, windows in order; not to be changed in place."""
+        if self._whole is None:
+            pairs = [self._windows[window] for window in self.windows]
+            sums, counts = (torch.stack([pair[side] for pair in pairs]) for side in (0, 1))
+            # Tables ask once a figure and class, and from a GPU every answer is a wait.
+            self._whole = sums.cpu().double(), counts.cpu().double()
+        return self._whole
 
     def _refuse_known(self, windows: Iterable[int]) -> None:
         shared = self._windows.keys() & windows

@@ -15,7 +15,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOLERANCES, Handshake, difference, not_of_tokens
 from sinkscope.observe import Batches
 from sinkscope.patch import Plan, check_heads
-from sinkscope.predictions import Predictions, divergences, losses, predict
+from sinkscope.predictions import Predictions, losses, predict, standing
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Record
 
@@ -89,7 +89,7 @@ def _identity(
     """How far our own softmax takes the model from itself over one window: relative difference, and KL in nats."""
     native = predict(model, ids, keep, chunked=shown.chunked)
     ours = Predictions(plain.states[: ids.shape[0]], plain.head)
-    (kl, scored), _ = divergences(native, ours, keep)
+    kl, scored = standing(native, ours, ids, keep).divergence
     real = keep[..., None].to(native.states.device)
     delta = difference(torch.where(real, ours.states, 0), torch.where(real, native.states, 0))
     if not delta <= TOLERANCES[native.states.dtype]:
@@ -127,10 +127,10 @@ def _score(
     batches: Batches,
 ) -> None:
     ids, keep = batches.at(windows)
-    divergence, agreement = divergences(*both, keep)
-    record.loss.add(windows, losses(both[1], ids, keep))
-    record.divergence.add(windows, divergence)
-    record.agreement.add(windows, agreement)
+    found = standing(*both, ids, keep)
+    record.loss.add(windows, found.loss)
+    record.divergence.add(windows, found.divergence)
+    record.agreement.add(windows, found.agreement)
 
 
 def _forward(

@@ -1,6 +1,6 @@
 """What a model predicts at each position, and how good that is: the logits exist a few positions at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,11 @@ from sinkscope.accumulate import Sums
 from sinkscope.forward import hidden_states, logits
 
 LOGITS_AT_ONCE = 1 << 24
-"""Logits that exist at a time: 64 MiB of fp32. All of a window's can be gigabytes."""
+"""Logits that exist at a time: 64 MiB of fp32. All of a window's can be gigabytes; of far fewer, the head's own weights
+would be read too often."""
+
+BLOCK = 1 << 20
+"""Logits that are passed over at a time on the CPU: 4 MiB of fp32, so that the passes stay near the cache."""
 
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 """How close logits from the head alone must be to the model's own: what another order of additions does."""
@@ -38,7 +42,8 @@ class Predictions:
         weight = getattr(self.head, "weight", None)
         tokens = width if weight is None else weight.shape[0]
         step = max(1, LOGITS_AT_ONCE // (batch * tokens))
-        return (slice(start, min(start + step, positions - 1)) for start in range(0, positions - 1, step))
+        # A single position predicts nothing, and still has a sum of nothing.
+        return (slice(start, min(start + step, positions - 1)) for start in range(0, max(1, positions - 1), step))
 
 
 def predict(
@@ -69,29 +74,74 @@ def can_be_chunked(model: PreTrainedModel, ids: Int[Tensor, "batch position"], n
     return ours.shape == native.shape and bool((ours - native.float()).abs().max() <= EXACT[native.dtype] * largest)
 
 
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """How good predictions are, and how they stand beside a baseline's: sums and counts over the scored positions.
+
+    `loss` is the negative log-likelihood and `divergence` KL(baseline ‖ found), both in nats; `agreement` counts how
+    often both put the same token first. Each is [batch, 1], in fp64, and NaN where a logit is no number.
+    """
+
+    loss: Sums
+    divergence: Sums
+    agreement: Sums
+
+
 def losses(found: Predictions, ids: Int[Tensor, "batch position"], keep: Bool[Tensor, "batch position"]) -> Sums:
     """Sum of the negative log-likelihoods in nats and number of scored tokens, each [batch, 1], in fp64.
 
     A window's first real token is context only; every other is scored exactly once.
     """
+    (loss,) = _each_row((found,), ids, lambda some, targets: (_loss(some, targets),))
+    return _over_scored(loss, keep)
+
+
+def standing(
+    baseline: Predictions,
+    found: Predictions,
+    ids: Int[Tensor, "batch position"],
+    keep: Bool[Tensor, "batch position"],
+) -> Standing:
+    """What `losses` says of `found`, and its divergence from a baseline, with one pass of each head."""
+    return Standing(*(_over_scored(each, keep) for each in _each_row((baseline, found), ids, _beside)))
+
+
+def _each_row(
+    sides: tuple[Predictions, ...], ids: Int[Tensor, "batch position"], figures: Callable[..., tuple[Tensor, ...]]
+) -> list[Float[Tensor, "batch predicted"]]:
+    """Figures of the logits at every predicting position: `figures` gets some rows of each side, and their targets."""
     parts = []
-    for rows in found.chunks():
-        some = found.logits(rows)
-        targets = ids[:, 1:][:, rows].to(some.device)
-        part = nn.functional.cross_entropy(some.flatten(0, 1), targets.flatten(), reduction="none")
-        parts.append(part.view(targets.shape))
-    return _over_scored(torch.cat(parts, dim=1), keep)
+    for positions in sides[0].chunks():
+        logits = [each.logits(positions) for each in sides]
+        targets = ids[:, 1:][:, positions].to(logits[0].device)
+        rows = [each.flatten(0, 1) for each in (*logits, targets)]
+        # Elsewhere than on the CPU, one large pass is the cheapest.
+        step = max(1, BLOCK // logits[0].shape[-1]) if targets.device.type == "cpu" else max(1, targets.numel())
+        blocks = zip(*(torch.split(each, step) for each in rows), strict=True)
+        columns = zip(*(figures(*block) for block in blocks), strict=True)
+        parts.append([torch.cat(column).view(targets.shape) for column in columns])
+    return [torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
 
 
-def divergences(baseline: Predictions, found: Predictions, keep: Bool[Tensor, "batch position"]) -> tuple[Sums, Sums]:
-    """KL(baseline ‖ found) in nats and how often both put the same token first, over the scored positions."""
-    kl, same = [], []
-    for rows in baseline.chunks():
-        before, after = baseline.logits(rows).log_softmax(-1), found.logits(rows).log_softmax(-1)
-        kl.append((before.exp() * (before - after)).sum(-1))
-        agree = (before.argmax(-1) == after.argmax(-1)).float()
-        same.append(torch.where(after.isnan().any(-1), torch.nan, agree))
-    return _over_scored(torch.cat(kl, dim=1), keep), _over_scored(torch.cat(same, dim=1), keep)
+def _loss(some: Float[Tensor, "row token"], targets: Int[Tensor, "row"]) -> Float[Tensor, "row"]:
+    return nn.functional.cross_entropy(some, targets, reduction="none")
+
+
+def _beside(
+    before: Float[Tensor, "row token"], after: Float[Tensor, "row token"], targets: Int[Tensor, "row"]
+) -> tuple[Float[Tensor, "row"], Float[Tensor, "row"], Float[Tensor, "row"]]:
+    """Loss of the second, KL from the first to the second, and 1 where both have the same largest; row by row."""
+    agree = (before.argmax(-1) == after.argmax(-1)).float()
+    before, after = before.log_softmax(-1), after.log_softmax(-1)
+    undefined = before.amax(-1).isnan() | after.amax(-1).isnan()
+    loss = -after.gather(-1, targets[:, None])[:, 0]
+    weights = before.exp()
+    kl = torch.linalg.vecdot(weights, before.sub_(after))
+    # A token that the baseline rules out adds nothing, but 0 · ∞ is no number.
+    ruled_out = kl.isnan() & ~undefined
+    if bool(ruled_out.any()):
+        kl[ruled_out] = before[ruled_out].masked_fill(weights[ruled_out] == 0, 0).mul_(weights[ruled_out]).sum(-1)
+    return loss, kl, agree.masked_fill(undefined, torch.nan)
 
 
 def _over_scored(values: Float[Tensor, "batch predicted"], keep: Bool[Tensor, "batch position"]) -> Sums:

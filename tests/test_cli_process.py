@@ -157,6 +157,20 @@ def test_a_terminal_gets_a_bar_while_stdout_is_a_file():
     assert "\x1b" in shown
 
 
+def test_a_bar_is_drawn_before_anything_heavy_is_imported():
+    code = """
+import sys
+from sinkscope.cli.bars import watched
+with watched(quiet=False):
+    heavy = {"torch", "transformers", "pandas", "numpy"} & set(sys.modules)
+    print("\\nalready there:", sorted(heavy), file=sys.stderr)
+"""
+    shown = _on_a_terminal(code, TERM="xterm", NO_COLOR="1", FORCE_COLOR="1")
+    before, _, there = shown.partition("already there:")
+    assert "starting" in before
+    assert there.split()[0] == "[]"
+
+
 def test_a_terminal_without_colour_gets_no_escapes():
     assert "\x1b" not in _on_a_terminal(BAR, TERM="xterm", NO_COLOR="1")
 

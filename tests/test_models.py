@@ -290,3 +290,9 @@ def test_only_what_loading_needs_is_fetched():
     plain = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.model"]
     assert wanted(names, code=False) == plain
     assert sorted(wanted(names, code=True)) == sorted([*plain, "modeling_x.py"])
+
+
+def test_what_reads_gguf_files_is_imported_only_to_convert_one():
+    code = "import sys, sinkscope.models.loading; print(*({'gguf', 'matplotlib', 'pandas'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,6 +1,7 @@
 """The commands in one list, and the one place where errors become messages."""
 
 import errno
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -11,6 +12,9 @@ from sinkscope import __version__
 from sinkscope.cli import caching, environment, listing, measure, patch
 from sinkscope.cli.console import say, settle
 from sinkscope.errors import SinkscopeError
+
+OBJECTS_AT_ONCE = 100_000
+"""New objects before Python looks for garbage: imports make many times that, and what they make lives to the end."""
 
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C has ended."""
@@ -50,6 +54,9 @@ def _sinkscope(
 
 def main() -> None:
     """Run the command line: exit 0, 1 for what sinkscope refuses, 2 for usage, 130 after Ctrl-C."""
+    gc.set_threshold(OBJECTS_AT_ONCE)
+    # Threads that spin while they wait for each other take a busy machine's processors from those they wait for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     settle()
     sys.exit(_status())
 

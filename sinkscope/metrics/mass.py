@@ -47,17 +47,19 @@ def zero_rows(reductions: Reductions) -> Sums:
 
 def sink_rate(reductions: Reductions) -> Sums:
     """Whether the window's mean share on its first token exceeds ε."""
-    return _rate(reductions, share(reductions))
+    first = reductions.column("first")
+    shares, rows = _shares(reductions, slice(first, first + 1))
+    return _rate(reductions, over(shares[..., 0], rows[..., 0]))
 
 
 def sink_rate_raw(reductions: Reductions) -> Sums:
     """Whether the window's mean mass on its first token exceeds ε."""
-    return _rate(reductions, mass(reductions))
-
-
-def _rate(reductions: Reductions, sums: Sums) -> Sums:
     first = reductions.column("first")
-    total, count = sums[0][..., first], sums[1][..., first]
+    return _rate(reductions, over(reductions.mass[..., first], _seeing(reductions)[..., first]))
+
+
+def _rate(reductions: Reductions, first: Sums) -> Sums:
+    total, count = first
     defined = count > 0
     exceeds = ((total > reductions.question.epsilon * count) & defined).to(total.dtype)
     return torch.where(total.isnan(), total, exceeds), defined.to(total.dtype)
@@ -68,12 +70,12 @@ def _seeing(reductions: Reductions) -> Bool[Tensor, "batch #head query column"]:
 
 
 def _shares(
-    reductions: Reductions,
+    reductions: Reductions, columns: slice = slice(None)
 ) -> tuple[Float[Tensor, "batch head query column"], Bool[Tensor, "batch head query column"]]:
     whole = _whole(reductions)[..., None]
     # A row that is no number stays, so that the figure is none either.
-    rows = _seeing(reductions) & (whole != 0)
-    return reductions.absolute_mass / whole.masked_fill(whole == 0, 1), rows
+    rows = _seeing(reductions)[..., columns] & (whole != 0)
+    return reductions.absolute_mass[..., columns] / whole.masked_fill(whole == 0, 1), rows
 
 
 def _whole(reductions: Reductions) -> Float[Tensor, "batch head query"]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import tqdm.auto  # type: ignore[import-untyped]
 from huggingface_hub.utils import logging as hub_logging
-from transformers import modeling_gguf_pytorch_utils as gguf_loader
 from transformers.utils import logging as transformers_logging
 
 from sinkscope.progress import Progress
@@ -46,8 +45,6 @@ def heard(progress: Progress) -> Iterator[None]:
     told = bar(progress)
     verbosity = transformers_logging.get_verbosity(), hub_logging.get_verbosity()
     hook = transformers_logging.set_tqdm_hook(lambda _, args, keywords: told(*args, **keywords))
-    # The GGUF loader has a tqdm of its own, which the hook does not reach.
-    gguf_bar, gguf_loader.tqdm = gguf_loader.tqdm, told
     transformers_logging.set_verbosity(logging.CRITICAL)
     hub_logging.set_verbosity(logging.CRITICAL)
     try:
@@ -55,7 +52,6 @@ def heard(progress: Progress) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        gguf_loader.tqdm = gguf_bar
         transformers_logging.set_tqdm_hook(hook)
         transformers_logging.set_verbosity(verbosity[0])
         hub_logging.set_verbosity(verbosity[1])

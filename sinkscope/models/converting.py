@@ -16,10 +16,12 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    modeling_gguf_pytorch_utils,
 )
 
 from sinkscope.errors import ModelNotFoundError, UnsupportedModelError
 from sinkscope.models import cache
+from sinkscope.models.bars import bar
 from sinkscope.models.failures import first_line
 from sinkscope.progress import Progress
 
@@ -42,9 +44,6 @@ class Converted:
 
 def convert(path: Path, sha256: str, progress: Progress) -> cache.Entry | Converted:
     """The cache's copy of a GGUF file, made now if there is none; the model itself if none can be kept."""
-    found = cache.lookup(sha256)
-    if found is not None:
-        return found
     made: Converted | None = None
     try:
         with cache.locked(sha256, progress):
@@ -64,7 +63,7 @@ def read(path: Path, progress: Progress) -> Converted:
 
     Raises ModelNotFoundError for a damaged file, UnsupportedModelError for one that transformers cannot read.
     """
-    with _parsed_once():
+    with _parsed_once(), _told(progress):
         progress("reading the GGUF header", 0, None)
         metadata = _metadata(path)
         where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -100,6 +99,17 @@ def _parsed_once() -> Iterator[None]:
         yield
     finally:
         gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map
+
+
+@contextmanager
+def _told(progress: Progress) -> Iterator[None]:
+    """Within, the bar of the GGUF loader tells `progress`: it is a tqdm of its own, which no hook reaches."""
+    own = modeling_gguf_pytorch_utils.tqdm
+    modeling_gguf_pytorch_utils.tqdm = bar(progress)
+    try:
+        yield
+    finally:
+        modeling_gguf_pytorch_utils.tqdm = own
 
 
 def _metadata(path: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from sinkscope.errors import ModelNotFoundError, UnknownNameError, UnsupportedMo
 from sinkscope.models import cache, hub
 from sinkscope.models.bars import heard
 from sinkscope.models.contents import has_tokenizer, require_safetensors
-from sinkscope.models.converting import Converted, convert
 from sinkscope.models.failures import one_line
 from sinkscope.models.finding import Source, find
 from sinkscope.progress import Progress, silent
@@ -55,7 +54,7 @@ class _Place:
     """A directory in the transformers format, or a model that could not be kept in one; and what is known of it."""
 
     directory: Path | None
-    converted: Converted | None
+    converted: _Pair | None
     facts: dict[str, object]
     notes: tuple[str, ...]
 
@@ -107,9 +106,17 @@ def _from_disk(path: Path, notes: tuple[str, ...], progress: Progress) -> _Place
     if path.is_dir():
         return _Place(path, None, {"revision": None, "sha256": None}, notes)
     sha256 = cache.digest(path, progress)
-    made = convert(path, sha256, progress)
-    directory, converted = (made.path, None) if isinstance(made, cache.Entry) else (None, made)
-    return _Place(directory, converted, {"revision": None, "sha256": sha256}, (*notes, *made.notes))
+    facts: dict[str, object] = {"revision": None, "sha256": sha256}
+    made = cache.lookup(sha256)
+    if made is None:
+        # What reads GGUF files takes long to import, and is needed once a file.
+        from sinkscope.models.converting import convert  # noqa: PLC0415
+
+        converted = convert(path, sha256, progress)
+        if not isinstance(converted, cache.Entry):
+            return _Place(None, (converted.model, converted.tokenizer), facts, (*notes, *converted.notes))
+        made = converted
+    return _Place(made.path, None, facts, (*notes, *made.notes))
 
 
 def _opened(place: _Place, source: Source, how: _How) -> tuple[_Pair, list[str]]:
@@ -159,7 +166,7 @@ def _keep_cap(model: PreTrainedModel) -> list[str]:
     return [f"eager attention is used, because sdpa would leave out the soft cap of {cap:g}"]
 
 
-def _moved(converted: Converted, how: _How) -> tuple[_Pair, list[str]]:
+def _moved(converted: _Pair, how: _How) -> tuple[_Pair, list[str]]:
     """A model that exists only in memory, on its device and in its dtype."""
     if how.device_map is not None:
         raise UnsupportedModelError(
@@ -167,8 +174,8 @@ def _moved(converted: Converted, how: _How) -> tuple[_Pair, list[str]]:
             "set SINKSCOPE_CACHE to a directory that can"
         )
     dtype = torch.float32 if how.dtype == "auto" else getattr(torch, how.dtype)
-    model = converted.model.to(device=how.device, dtype=dtype)
-    return (model, converted.tokenizer), _keep_cap(model)
+    model = converted[0].to(device=how.device, dtype=dtype)
+    return (model, converted[1]), _keep_cap(model)
 
 
 def _description(model: PreTrainedModel) -> dict[str, object]:
