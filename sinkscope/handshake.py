@@ -1,5 +1,6 @@
 """Before a model is measured, it is shown that what would be measured is what the model computes."""
 
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,7 +20,7 @@ from sinkscope.forward import evaluating, logits
 from sinkscope.inside import probed_inside
 from sinkscope.normalizers import NORMALIZERS
 from sinkscope.predictions import can_be_chunked
-from sinkscope.probe import Handler, Probe, probed, served
+from sinkscope.probe import Handler, Probe, probed, refuse_compiled, served
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""
@@ -30,6 +31,8 @@ ANOTHER = Swap(NORMALIZERS["softmax1"])
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Largest accepted difference, relative to the largest value: rounding in the model's own dtype."""
 
+FAULTS = (ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
+"""What a model's own code raises where it is wrong; running out of memory is none of these."""
 
 Seam = Callable[[PreTrainedModel, Handler], AbstractContextManager[Probe]]
 """Where a model's attention calls can be seen and replaced: `probed`, or `probed_inside` for some modules."""
@@ -61,11 +64,12 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
     UnsupportedModelError, naming the class and the reason, unless token-to-token calls were seen, observation left the
     logits bit-equal, and the replaced logits agree within TOLERANCES.
     """
+    refuse_compiled(model)  # before a forward that might spend minutes on compiling
     ids = ids[:1, :TOKENS]
     keep = torch.ones_like(ids, dtype=torch.bool)
     with served(model):
         modules = set(model.modules())
-        native = logits(model, ids, keep)
+        native = _native(model, ids, keep)
         if modules != set(model.modules()):
             raise _unsupported(model, "its first forward exchanges some of its modules for others")
         found, observed = _seen(model, ids, keep)
@@ -80,9 +84,43 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
             _swap_inside(model, ids, replaced, found)
     found.chunked = can_be_chunked(model, ids, native)
     found.delta = difference(replaced, native)
-    if not found.delta <= TOLERANCES[native.dtype]:
+    if not found.delta <= TOLERANCES[native.dtype] and not _is_routing(model, ids, native, found):
         raise _unsupported(model, f"its layers do more than softmax attention (relative difference {found.delta:.1e})")
     return found
+
+
+def _native(
+    model: PreTrainedModel, ids: Int[Tensor, "batch position"], keep: Bool[Tensor, "batch position"]
+) -> Float[Tensor, "batch position token"]:
+    """The logits without us; UnsupportedModelError, naming the module, where the model's own code fails."""
+    try:
+        return logits(model, ids, keep)
+    except FAULTS as error:
+        names = {id(module): name for name, module in model.named_modules() if name}
+        frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        where = [names[id(each)] for each in frames if id(each) in names]
+        fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise _unsupported(model, f"its own code fails in {where[-1] if where else 'its forward'} ({fault})") from error
+
+
+def _is_routing(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake) -> bool:
+    """Whether only rounding in half precision tells the logits apart: each layer's output is the one we give.
+
+    A router of experts near a tie makes a large difference of the last bit of its input.
+    """
+    if native.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    far = []
+
+    def compare(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
+        output = own()
+        if not_of_tokens(call, ids.shape[1]) is None:
+            far.append(difference(dense.attend(call), output))
+        return output
+
+    with served(model), found.seam(model, compare):
+        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+    return all(each <= TOLERANCES[native.dtype] for each in far)
 
 
 def _seen(

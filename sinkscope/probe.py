@@ -113,7 +113,7 @@ def opened(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
     Raises UnsupportedModelError for a compiled model, NothingObservedError if the block ends without a single call,
     ValueError for a second probe on the same model.
     """
-    _refuse_compiled(model)
+    refuse_compiled(model)
     probe = Probe(model, handler, {id(module): name for name, module in model.named_modules()})
     with _alone(probe), ExitStack() as stack:
         # The base model, because the head may be run apart from it, and because masks reach it by keyword.
@@ -246,7 +246,8 @@ def served(model: PreTrainedModel) -> Iterator[None]:
             config._attn_implementation = before[key]  # noqa: SLF001
 
 
-def _refuse_compiled(model: nn.Module) -> None:
+def refuse_compiled(model: nn.Module) -> None:
+    """Raise UnsupportedModelError for a model of which any part is compiled."""
     compiled = isinstance(model, torch._dynamo.OptimizedModule) or any(  # noqa: SLF001 - no public class
         isinstance(module, torch._dynamo.OptimizedModule)  # noqa: SLF001
         or module._compiled_call_impl is not None  # noqa: SLF001

@@ -12,7 +12,7 @@ from transformers.modeling_utils import AttentionInterface
 import sinkscope
 from sinkscope.attention import dense
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
-from sinkscope.probe import _layer_number, _refuse_compiled, probed
+from sinkscope.probe import _layer_number, refuse_compiled, probed
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def compiled_forward(model):
 @pytest.mark.parametrize("form", [compiled_whole, compiled_layer, compiled_in_place])
 def test_a_compiled_model_is_refused_with_the_remedy(form):
     with pytest.raises(UnsupportedModelError, match=r"is compiled.*pass the model as it was before torch.compile"):
-        _refuse_compiled(form(tiny("llama")))
+        refuse_compiled(form(tiny("llama")))
 
 
 def test_a_model_whose_forward_alone_is_compiled_is_not_measured(ids):

@@ -164,7 +164,7 @@ def carry_out(
 
 def _checked(asked: Request) -> Any:
     """The documents to measure on, after everything that can be refused before a model is loaded."""
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if os.environ.get("WORLD_SIZE", "") not in {"", "0", "1"}:
         raise SinkscopeError("WORLD_SIZE says that this is one process of several: start sinkscope without a launcher")
     from sinkscope import exporters, models
     from sinkscope.documents import notes, read_documents
