@@ -54,7 +54,7 @@ benchmark: $(RIVALS)
 	$(BIN)/python benchmarks/on_cuda.py
 
 architectures: $(TOOLS)
-	$(BIN)/python docs/architectures.py
+	$(BIN)/python docs/architectures.py $(ARGS)
 
 format: $(TOOLS)
 	$(BIN)/ruff check --fix $(ARGS)

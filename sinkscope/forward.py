@@ -61,9 +61,16 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
+def embedding(model: PreTrainedModel) -> Tensor:
+    """The matrix, [token width], in which token ids are looked up; of several codebooks, the first."""
+    module = model.get_input_embeddings()
+    weight: Tensor = module.weight if hasattr(module, "weight") else module[0].weight
+    return weight
+
+
 def check_fit(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> None:
     """Raise TextError for ids or lengths that the model has no embedding for; on CUDA they would end the process."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = embedding(model).shape[0]
     if int(ids.max()) >= vocabulary:
         raise TextError(
             f"token id {int(ids.max())} is not in the vocabulary of {type(model).__name__}, which has {vocabulary}: "
@@ -82,6 +89,6 @@ def check_fit(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Non
 
 
 def _input_device(model: PreTrainedModel) -> torch.device:
-    device: torch.device = model.get_input_embeddings().weight.device
+    device = embedding(model).device
     # Weights offloaded by accelerate live on "meta"; its hooks fetch ids from anywhere, but not from there.
     return torch.device("cpu") if device.type == "meta" else device

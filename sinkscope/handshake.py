@@ -2,8 +2,8 @@
 
 import traceback
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -74,7 +74,8 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
             raise _unsupported(model, "its first forward exchanges some of its modules for others")
         found, observed = _seen(model, ids, keep)
         if not found.sites:
-            raise _unsupported(model, f"none of its attention is from token to token ({found.left_out})")
+            name, reason = next(iter(found.left_out.items()))
+            raise _unsupported(model, f"none of its attention is from token to token ({name}: {reason})")
         if not torch.equal(native, observed):
             raise _unsupported(model, "its logits change from one forward to the next, or under observation")
         if found.inside:
@@ -186,7 +187,7 @@ def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nat
         seen.append(weights)
         return output
 
-    with torch.no_grad(), evaluating(model), found.seam(model, check):
+    with torch.no_grad(), evaluating(model), _unmarked(model), found.seam(model, check):
         returned = model(input_ids=both.to(native.device), use_cache=False, output_attentions=not found.shows_values)
     if found.shows_values:
         return
@@ -198,6 +199,21 @@ def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nat
     for site, ours, own in zip(found.sites, seen, theirs, strict=True):
         if own.shape != ours.shape or not difference(ours, own) <= TOLERANCES[native.dtype]:
             raise _unsupported(model, f"{site.name} returns other weights than its softmax gives")
+
+
+@contextmanager
+def _unmarked(model: PreTrainedModel) -> Iterator[None]:
+    """Take back the hooks that transformers installs when it is first asked for attention weights, and then keeps."""
+    mark = "_output_capturing_hooks_installed"
+    before = {module: (set(vars(module)["_forward_hooks"]), hasattr(module, mark)) for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, (hooks, marked) in before.items():
+            for each in vars(module)["_forward_hooks"].keys() - hooks:
+                del vars(module)["_forward_hooks"][each]
+            if hasattr(module, mark) and not marked:
+                delattr(module, mark)
 
 
 def _swap_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], plain: Tensor, found: Handshake) -> None:

@@ -12,6 +12,7 @@ from sinkscope.attention import Call, Site
 from sinkscope.attention.paths import attend
 from sinkscope.attention.swap import Swap
 from sinkscope.errors import UnknownNameError, UnsupportedModelError
+from sinkscope.forward import embedding
 from sinkscope.handshake import TOKENS, Handshake, handshake
 from sinkscope.normalizers import Modifier, Normalizer, resolve
 
@@ -85,7 +86,7 @@ def patched(
     probe or patch of the same model.
     """
     swap = Swap(resolve(normalizer), modifier)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = embedding(model).shape[0]
     shown = handshake(model, torch.arange(TOKENS)[None] % vocabulary)
     chosen = plan(shown.sites, swap, layers, heads)
     check_anchored(model, shown, chosen)

@@ -172,8 +172,9 @@ def _get_interface(interface: AttentionInterface, attn_implementation: str, defa
     own = original(interface, attn_implementation, default)
 
     def routed(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **arguments: Any
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
     ) -> tuple[Tensor, Tensor | None]:
+        mask = attention_mask  # the name by which some layers pass it
         probe = next((each for each in _open if id(module) in each.names), None)
         if probe is None:
             return own(module, query, key, value, mask, **arguments)

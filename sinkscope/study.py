@@ -15,7 +15,7 @@ from sinkscope.attention.paths import Path
 from sinkscope.attention.swap import PLAIN, Swap
 from sinkscope.comparison import Contender, common_path, compare_records, needed
 from sinkscope.errors import SinkscopeError
-from sinkscope.forward import check_fit
+from sinkscope.forward import check_fit, embedding
 from sinkscope.handshake import Handshake, handshake
 from sinkscope.normalizers import Modifier, Normalizer, resolve
 from sinkscope.observe import Batches, observe
@@ -195,7 +195,7 @@ def _in_memory(
 ) -> Found:
     """Every window once, in batches of the given size or, without one, of the largest that fits."""
     count, length = windows.ids.shape
-    device = model.get_input_embeddings().weight.device.type
+    device = embedding(model).device.type
     room = max(1, TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"]) // length)
     size = min(count, room) if batch_size is None else batch_size
     while True:

@@ -41,6 +41,8 @@ def agreements(model, keep, paths=("auto", "dense")) -> list[Agreement]:
     if difference(own.logits[keep], logits(model, keep)[keep]) > TOLERANCE:
         # Where padding leaks into real tokens, another implementation is another model.
         model, remark = own.model, "its padding leaks into real tokens: compared on its eager implementation"
+    if own.blind(keep):
+        remark = "with padding its masks leave some real tokens nothing to see: identity without padding only"
     reports = [sinkscope.measure(model, input_ids=IDS, attention_mask=keep, attention=path) for path in paths]
     if not own.maps:
         return [Agreement(report, None, "it shows no causal attention maps to compare with") for report in reports]

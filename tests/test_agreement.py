@@ -6,46 +6,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
+from eager_maps import eager, figures
 
 import sinkscope
-
-
-def maps(model, ids, keep):
-    """Eager attention weights of every layer, [layer batch head query key], in fp64."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    positions = {} if model.config.model_type == "opt" else {"position_ids": (keep.cumsum(-1) - 1).clamp(min=0)}
-    with torch.no_grad():
-        found = model(input_ids=ids, attention_mask=keep.long(), output_attentions=True, use_cache=False, **positions)
-    model.set_attn_implementation(before)
-    return torch.stack(found.attentions).double()
-
-
-def expected(weights, keep):
-    """First-token mass, entropy and received mass by the definitions, one window and query at a time."""
-    layers, _, heads, _, _ = weights.shape
-    first = np.zeros((layers, heads, 2))
-    entropy = np.zeros((layers, heads, 2))
-    received = {}
-    for window, real in enumerate(keep):
-        order = real.nonzero().flatten().tolist()
-        rows = weights[:, window][:, :, order][..., order]
-        for query in range(1, len(order)):
-            row = rows[:, :, query]
-            visible = row[..., : query + 1]
-            p = visible / visible.sum(-1, keepdim=True)
-            entropy[..., 0] += -(torch.xlogy(p, p)).sum(-1).numpy()
-            entropy[..., 1] += 1
-            sees_first = (row[..., 0] > 0).numpy()
-            first[..., 0] += np.where(sees_first, row[..., 0].numpy(), 0)
-            first[..., 1] += sees_first
-        for key in range(len(order) - 1):
-            column = rows[:, :, key + 1 :, key]
-            count = (column > 0).sum(-1)
-            mean = (column.sum(-1) / count).flatten()
-            received[window, order[key]] = float(mean[~mean.isnan()].mean())
-    return first[..., 0] / first[..., 1], entropy[..., 0] / entropy[..., 1], received
-
 
 PADDING = {
     "none": torch.ones(3, 24, dtype=torch.bool),
@@ -59,14 +22,14 @@ PADDING = {
 def test_figures_equal_those_of_eager_maps(architecture, padding, ids):
     model, keep = tiny(architecture), PADDING[padding]
     report = sinkscope.measure(model, input_ids=ids, attention_mask=keep)
-    first, entropy, received = expected(maps(model, ids, keep), keep)
+    theirs = figures(eager(model, ids, keep).in_order_of(report.layers["module"]), keep)
     heads = report.heads
-    assert len(heads) == first.size
-    np.testing.assert_allclose(heads["first_mass"].to_numpy().reshape(first.shape), first, atol=1e-5)
-    np.testing.assert_allclose(heads["entropy"].to_numpy().reshape(first.shape), entropy, atol=1e-4)
+    assert len(heads) == len(theirs.first_mass)
+    np.testing.assert_allclose(heads["first_mass"], theirs.first_mass, atol=1e-5)
+    np.testing.assert_allclose(heads["entropy"], theirs.entropy, atol=1e-4)
     for row in report.tokens.itertuples():
-        if (row.window, row.position) in received:
-            assert math.isclose(row.received, received[row.window, row.position], rel_tol=1e-4)
+        if (row.window, row.position) in theirs.received:
+            assert math.isclose(row.received, theirs.received[row.window, row.position], rel_tol=1e-4)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
