@@ -156,7 +156,7 @@ def test_padding_and_windows_leave_only_real_rows(model_type, side):
     model = tiny(model_type, **ARCHITECTURES[model_type])
     ids = fixed_ids(2, 24)
     keep = torch.ones_like(ids)
-    keep[0, :7 if side == "left" else 24] = int(side == "right")
+    keep[0, : 7 if side == "left" else 24] = int(side == "right")
     keep[0, 17 if side == "right" else 24 :] = 0
     report = sinkscope.measure(model, input_ids=ids, attention_mask=keep, queries=23, seed=1)
     everything = sinkscope.measure(model, input_ids=ids, attention_mask=keep)
@@ -169,7 +169,9 @@ def test_padding_and_windows_leave_only_real_rows(model_type, side):
 
 
 def test_a_comparison_samples_the_same_rows_before_and_after(model):
-    report = sinkscope.compare(model, input_ids=fixed_ids(), normalizers=["softmax", "softmax1", "softpick"], queries=40)
+    report = sinkscope.compare(
+        model, input_ids=fixed_ids(), normalizers=["softmax", "softmax1", "softpick"], queries=40
+    )
     heads = {name: table.reset_index(drop=True) for name, table in report.heads.groupby("normalizer", sort=False)}
     np.testing.assert_allclose(heads["softmax"]["entropy"], heads["softmax (identity)"]["entropy"], atol=1e-6)
     measured = sinkscope.measure(model, input_ids=fixed_ids(), queries=40)
