@@ -12,7 +12,7 @@ from transformers.modeling_utils import AttentionInterface
 import sinkscope
 from sinkscope.attention import dense
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
-from sinkscope.probe import _layer_number, refuse_compiled, probed
+from sinkscope.probe import _layer_number, probed, refuse_compiled
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def fixed_ids(windows=2, length=LENGTH):
 def test_a_sample_stands_at_equal_distances(length, count):
     found = systematic(length, count, seed=3)
     assert len(found) == count
-    assert 0 <= int(found[0])
+    assert int(found[0]) >= 0
     assert int(found[-1]) < length
     gaps = found.diff()
     assert all(math.floor(length / count) <= gap <= math.ceil(length / count) for gap in gaps.tolist())
