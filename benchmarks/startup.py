@@ -84,11 +84,26 @@ def table(found: dict[str, list[Cost]]) -> list[str]:
     return lines
 
 
+HEAD = """\
+# What a whole command costs
+
+A second `sinkscope measure` on the embedded model at its default size, beside a script that imports torch and
+transformers, loads the same safetensors, and runs the same four windows of 512 tokens once. Medians of {repeats}
+interleaved repeats; ratios are those within a repeat. Written by `make benchmark`.
+"""
+
+
 def main() -> None:
-    """Run the benchmark and print its table."""
+    """Run the benchmark; print its table, or write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    print("\n".join(table(compared(parser.parse_args().repeats))))
+    parser.add_argument("--output", type=Path, help="the folder for startup.md")
+    asked = parser.parse_args()
+    lines = "\n".join(table(compared(asked.repeats)))
+    print(lines)
+    if asked.output:
+        text = f"{HEAD.format(repeats=asked.repeats)}\n{lines}\n"
+        (asked.output / "startup.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

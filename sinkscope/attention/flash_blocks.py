@@ -72,15 +72,18 @@ def reduced(rows: Rows, entries: int) -> dict[str, Tensor]:
     blocks = list(_blocks(rows, entries // (batch * heads)))
     # Fresh memory for each block would cost as much as an exponential.
     scratch = rows.query.new_empty((2, batch * heads * max(block.entries for block in blocks)))
-    parts = [_figures(rows, block, scratch) for block in blocks]
-    found = {name: torch.cat([part[name] for part in parts], dim=2) for name in parts[0] if name != "received"}
-    if "received" in rows.needs:
-        # Thousands of blocks may add up here; only MPS has no fp64.
-        exact = torch.float32 if rows.query.device.type == "mps" else torch.float64
-        found["received"] = rows.query.new_zeros((batch, heads, rows.key.shape[2]), dtype=exact)
-        for block, part in zip(blocks, parts, strict=True):
-            found["received"][..., block.low : block.high] += part["received"]
-    return found
+    parts = []
+    # Thousands of blocks may add up here, and what each gives may not be kept; only MPS has no fp64.
+    exact = torch.float32 if rows.query.device.type == "mps" else torch.float64
+    received = rows.query.new_zeros((batch, heads, rows.key.shape[2]), dtype=exact)
+    # The longest first: what one block frees then holds what the next one needs, and the heap does not grow.
+    for block in reversed(blocks):
+        part = _figures(rows, block, scratch)
+        if "received" in part:
+            received[..., block.low : block.high] += part.pop("received")
+        parts.append(part)
+    found = {name: torch.cat([part[name] for part in reversed(parts)], dim=2) for name in parts[0]}
+    return found | {"received": received} if "received" in rows.needs else found
 
 
 def _blocks(rows: Rows, entries: int) -> Iterator[Block]:
