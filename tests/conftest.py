@@ -6,6 +6,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from fixtures_cli import call
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -103,3 +104,11 @@ def tiny_llama(tmp_path_factory, tokenizer):
 def ids() -> torch.Tensor:
     """Three rows of random tokens."""
     return torch.randint(3, 300, (3, 24), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def run(capfd, monkeypatch):
+    """The command line as a function, without a model of the user's and a hundred columns wide."""
+    monkeypatch.delenv("SINKSCOPE_MODEL", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    return lambda *words: call(capfd, monkeypatch, *words)

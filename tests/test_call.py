@@ -26,21 +26,26 @@ def test_consecutive_query_heads_share_a_key_head():
     torch.testing.assert_close(call.output(weights), weights @ value.repeat_interleave(2, dim=1))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_some_rows_of_a_call_have_the_scores_of_these_rows(causal):
+def with_everything(*, causal, **more):
+    """A call with a mask or causality, a bias and a sink for each token."""
     query, key, value = tensors()
     generator = torch.Generator().manual_seed(1)
-    call = Call(
+    return Call(
         query,
         key,
         value,
         0.7,
         mask=None if causal else torch.rand(2, 4, 7, 7, generator=generator) > 0.4,
         causal=causal,
-        softcap=2.0,
         bias=torch.randn(1, 4, 7, 7, generator=generator),
         sink=torch.randn(2, 4, 7, generator=generator),
+        **more,
     )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_some_rows_of_a_call_have_the_scores_of_these_rows(causal):
+    call = with_everything(causal=causal, softcap=2.0)
     for start, stop in [(0, 1), (0, 7), (2, 5), (6, 7)]:
         part = call.rows(start, stop)
         keys = part.key.shape[2]
@@ -52,18 +57,7 @@ def test_some_rows_of_a_call_have_the_scores_of_these_rows(causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_queries_at_some_positions_have_the_scores_that_they_have_among_all(causal):
-    query, key, value = tensors()
-    generator = torch.Generator().manual_seed(1)
-    call = Call(
-        query,
-        key,
-        value,
-        0.7,
-        mask=None if causal else torch.rand(2, 4, 7, 7, generator=generator) > 0.4,
-        causal=causal,
-        bias=torch.randn(1, 4, 7, 7, generator=generator),
-        sink=torch.randn(2, 4, 7, generator=generator),
-    )
+    call = with_everything(causal=causal)
     for positions in (torch.tensor([0]), torch.tensor([1, 4, 6]), torch.arange(7)):
         few = call.at(positions)
         assert not few.causal

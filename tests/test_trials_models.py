@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
 from eager_maps import eager, figures
-from fixtures_cli import QUICK, call, written
+from fixtures_cli import QUICK, written
 from test_models_gguf import write_gguf
 from test_probe import state
 from tiny_models import tiny_model
@@ -65,14 +65,6 @@ class OwnModel(LlamaForCausalLM):
         for index, layer in enumerate(self.model.layers):
             layer.self_attn = OwnAttention(config, index)
 """
-
-
-@pytest.fixture
-def run(capfd, monkeypatch):
-    """The command line as a function."""
-    monkeypatch.delenv("SINKSCOPE_MODEL", raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
-    return lambda *words: call(capfd, monkeypatch, *words)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import tiny
-from fixtures_cli import QUICK, call
+from fixtures_cli import QUICK
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
@@ -19,14 +19,6 @@ from sinkscope.errors import SinkscopeError, TextError
 PARAGRAPH = "The café by the water opens at six, they said.\nNobody is ever there before seven.\n"
 CHATML = "{% for turn in messages %}<s>{{ turn.role }}\n{{ turn.content }}</s>{% endfor %}"
 MARKUP = "[/INST] [bold]x [red] [/] :smile: [link=file:///etc]a \x1b[31m \x07 \x08 "
-
-
-@pytest.fixture
-def run(capfd, monkeypatch):
-    """The command line as a function."""
-    monkeypatch.delenv("SINKSCOPE_MODEL", raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
-    return lambda *words: call(capfd, monkeypatch, *words)
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ class _Running:
         self.asked = call if positions is None else call.at(positions)
         self.positions = torch.arange(call.length, device=call.query.device) if positions is None else positions
         self.kept = question.kept
-        columns = torch.stack([*question.marked.values()], dim=-1)[:, None]
+        columns = question.classes[:, None]
         self.count = columns.shape[-1]
         self.columns = pad(columns.to(call.exact_dtype), (0, -self.count % FULL_WIDTH))
         self.rows: dict[str, list[Tensor]] = {}

@@ -13,8 +13,9 @@ from torch.nn.functional import pad
 
 from sinkscope.attention import flash_kernel
 from sinkscope.attention.call import Call
+from sinkscope.attention.dense import FULL_WIDTH
 from sinkscope.attention.flash_band import Part
-from sinkscope.attention.flash_blocks import FULL_WIDTH, Rows, block_entries, reduced
+from sinkscope.attention.flash_blocks import Rows, block_entries, reduced
 from sinkscope.attention.flash_form import Disguised, disguised
 from sinkscope.attention.norms import norms
 from sinkscope.attention.reductions import Question, Reductions
@@ -75,7 +76,7 @@ def attend_and_reduce(
     taken = _taken(call, swap)
     few = _marks_few(question)
     if question.needs <= NO_MAPS and (few or call.query.dtype == torch.float32):
-        found = _attended(taken, None if few else _columns(question))
+        found = _attended(taken, None if few else question.classes.float())
         output = _output(taken, found.pop("output"), found["lse"])
         if few:
             found["mass"] = _looked_up(taken, question, found["lse"])
@@ -107,13 +108,7 @@ def _taken(call: Call, swap: Swap) -> Disguised:
 
 
 def _marks_few(question: Question) -> bool:
-    marked = torch.stack([*question.marked.values()]).any(dim=0)
-    return int(marked.sum(-1).max()) <= FEW
-
-
-def _columns(question: Question) -> Float[Tensor, "batch key column"]:
-    """1 where a key belongs to a class."""
-    return torch.stack([*question.marked.values()], dim=-1).float()
+    return int(question.classes.any(dim=-1).sum(-1).max()) <= FEW
 
 
 def _attended(taken: Disguised, columns: Float[Tensor, "batch key column"] | None = None) -> dict[str, Tensor]:
@@ -150,7 +145,7 @@ def _attended_part(
 def _reduced(taken: Disguised, question: Question, entries: int | None, *, value: bool = False) -> dict[str, Tensor]:
     """Whatever takes a look at every weight, by the names of Reductions' fields."""
     call, query = taken.call, taken.query
-    columns = _columns(question)
+    columns = question.classes.float()
     silent = None if taken.silent is None else taken.silent.expand(query.shape[:3])
     parts = []
     for part in taken.band.parts():
@@ -194,7 +189,7 @@ def _looked_up(
     taken: Disguised, question: Question, lse: Float[Tensor, "batch head query"]
 ) -> Float[Tensor, "batch head query column"]:
     """Σw over each class, from the scores of the few keys that are in any."""
-    columns = torch.stack([*question.marked.values()], dim=-1)
+    columns = question.classes
     marked = columns.any(dim=-1)
     places = marked.long().topk(int(marked.sum(-1).max())).indices
     batch, few = places.shape
@@ -232,5 +227,5 @@ def _record(taken: Disguised, question: Question, found: dict[str, Tensor], outp
     if "received" in needs:
         found["receivers"] = taken.band.receivers(question.keep).to(found["received"].dtype)
     found |= norms(taken.call, needs, output)
-    seen = taken.band.seen(torch.stack([*question.marked.values()], dim=-1))
+    seen = taken.band.seen(question.classes)
     return Reductions(question=question, keys=taken.keys, seen=seen, **found)

@@ -13,11 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-MOST_QUERIES = 64
-"""Queries in a block: half of them times as many scores are computed in vain, for they lie in the future."""
-
-FULL_WIDTH = 16
-"""A matrix product with fewer columns than this takes longer than one with as many."""
+from sinkscope.attention.dense import FULL_WIDTH, MOST_QUERIES
 
 HIDDEN = -1e30
 """The score of a hidden key: its weight is 0, and so is weight times score."""

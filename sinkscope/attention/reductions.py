@@ -29,6 +29,11 @@ class Question:
     positions: Int[Tensor, "query"] | None = None
 
     @property
+    def classes(self) -> Bool[Tensor, "batch key column"]:
+        """True where a key belongs to a class; the classes in the order of the record's columns."""
+        return torch.stack([*self.marked.values()], dim=-1)
+
+    @property
     def kept(self) -> Bool[Tensor, "batch query"]:
         """Which of the queries are real tokens."""
         return self.keep if self.positions is None else self.keep[:, self.positions]
