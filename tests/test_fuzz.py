@@ -292,10 +292,11 @@ def folder(tmp_path_factory):
 
 
 CUTS = st.fixed_dictionaries(
-    {"seq_len": st.integers(3, fuzzing.LONGEST), "windows": st.none() | st.integers(1, 3)},
+    {"seq_len": st.integers(3, fuzzing.LONGEST), "windows": st.integers(1, 3)},
     optional={"bos": st.sampled_from(["always", "never"])},
 )
-TEXTS = st.lists(fuzzing.texts(), min_size=1, max_size=3)
+LONGER = fuzzing.texts().map(lambda text: text * 9)
+TEXTS = st.lists(fuzzing.texts() | LONGER, min_size=1, max_size=3)
 
 
 @given(st.data(), TEXTS, fuzzing.architectures())
