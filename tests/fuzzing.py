@@ -72,6 +72,9 @@ PIECES = (
 )
 """What has broken programs that show text."""
 
+SPECIAL = ("<s>", "</s>", "<pad>")
+"""Pieces that are a single token."""
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -99,7 +102,13 @@ def texts():
     """Texts of at least two tokens; without NUL, which is no text."""
     any_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
     parts = st.lists(st.sampled_from(PIECES) | any_text, min_size=1, max_size=12)
-    return parts.map("".join).filter(lambda text: len(text.encode().strip(b"\xef\xbb\xbf")) > 1)
+    return parts.map("".join).filter(_two_tokens)
+
+
+def _two_tokens(text: str) -> bool:
+    """Whether it is more than a byte, once line endings are LF and a mark in front is gone, and no special token."""
+    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return len(plain.encode()) > 1 and plain not in SPECIAL
 
 
 @functools.cache

@@ -85,7 +85,9 @@ def assert_nothing_counted_is_null(heads):
         assert (heads[f"{name}_mass"].notna() == seen).all(), name
         assert (whole[f"{name}_share"].notna() == seen[whole.index]).all(), name
     if "entropy" in heads:
-        assert (heads["entropy"].notna() == ((heads["queries"] > 0) & (heads["zero_rows"] < 1))).all()
+        # Where a learned sink leaves next to nothing, Σw² is 0 before Σw is, and such rows have no shape.
+        weighty = heads[~(heads["row_mass"].abs() < 1e-12)]
+        assert (weighty["entropy"].notna() == ((weighty["queries"] > 0) & (weighty["zero_rows"] < 1))).all()
 
 
 @given(st.tuples(fuzzing.architectures(), fuzzing.dtypes()), fuzzing.windows(), fuzzing.swaps(), fuzzing.options())
@@ -141,7 +143,8 @@ def test_neither_the_order_of_windows_nor_the_size_of_batches_changes_a_figure(
     random.shuffle(order)
     report = sinkscope.measure(model, input_ids=ids, **options)
     moved = sinkscope.measure(model, input_ids=ids[order], **options | {"batch_size": size})
-    assert_same(moved, report, rtol=1e-6, atol=1e-6)
+    # The model itself rounds otherwise in other batches.
+    assert_same(moved, report, rtol=EXACT, atol=1e-6, without=("largest_window",))
     received = report.tokens.groupby("window")["received"].apply(list)
     for place, window in enumerate(order):
         again = moved.tokens[moved.tokens["window"] == place]["received"]
