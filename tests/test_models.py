@@ -3,6 +3,7 @@ import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from transformers import (
 from sinkscope.errors import ModelNotFoundError, UnknownNameError, UnsupportedModelError
 from sinkscope.models import failures, find, hub, load
 from sinkscope.models.contents import wanted
+from sinkscope.models.weights import weight_files
 
 # The Hub's client is built on httpx in one major version and on its fork in the next.
 httpx = importlib.import_module(hub_errors.HTTPError.__module__.partition(".")[0])
@@ -226,6 +228,21 @@ def test_directories_that_hold_no_model_are_refused(tmp_path):
         find("")
 
 
+def test_a_directory_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    def closed(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(ModelNotFoundError, match=f"{tmp_path} cannot be read: Permission denied"):
+        find(str(tmp_path))
+
+
+@pytest.mark.parametrize("word", ["~nobody-of-that-name/x", "./" + "x" * 5000, "a\x00b"])
+def test_a_word_that_can_be_nothing_is_refused(word):
+    with pytest.raises(ModelNotFoundError):
+        find(word)
+
+
 def test_no_name_means_the_variable_then_the_embedded_model(folder, monkeypatch):
     monkeypatch.setenv("SINKSCOPE_MODEL", str(folder))
     assert find().path == folder.resolve()
@@ -288,8 +305,9 @@ def test_only_what_loading_needs_is_fetched():
         "tokenizer.model",
     ]
     plain = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.model"]
-    assert wanted(names, code=False) == plain
-    assert sorted(wanted(names, code=True)) == sorted([*plain, "modeling_x.py"])
+    weights = weight_files(names, "x", allow_pickle=False)
+    assert wanted(names, weights, code=False) == plain
+    assert sorted(wanted(names, weights, code=True)) == sorted([*plain, "modeling_x.py"])
 
 
 def test_what_reads_gguf_files_is_imported_only_to_convert_one():

@@ -1,11 +1,14 @@
 """What the files of a model's folder say about it, local or on the Hub, before any of them is opened."""
 
+import json
 from collections.abc import Iterable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from sinkscope.errors import ModelNotFoundError
 
-_PICKLED = {".bin", ".pt", ".pth", ".ckpt"}
+ADAPTER = "adapter_config.json"
+"""What makes a folder without a config.json an adapter."""
+
 _TALK = {".json", ".txt", ".model", ".jinja", ".tiktoken"}
 _TOKENIZERS = {
     "tokenizer.json",
@@ -33,27 +36,30 @@ def chosen_gguf(names: Iterable[str], gguf_file: str | None, where: str) -> str 
     return present[0] if present else None
 
 
+def is_adapter(names: Iterable[str]) -> bool:
+    """Whether the names are those of a PEFT adapter, which is no model without its base."""
+    present = set(names)
+    return ADAPTER in present and "config.json" not in present
+
+
+def adapter_refusal(adapter_config: Path, name: str) -> ModelNotFoundError:
+    """The refusal of an adapter, which names the base model that its adapter_config.json states."""
+    try:
+        base = json.loads(adapter_config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        base = None
+    if not isinstance(base, str) or not base.strip():
+        return ModelNotFoundError(f"{name} is a PEFT adapter: merge it into its base model and give that")
+    return ModelNotFoundError(
+        f"{name} is a PEFT adapter of {base}: merge it into that (merge_and_unload, save_pretrained) and give the "
+        f"result, or measure {base}"
+    )
+
+
 def require_config(names: Iterable[str], where: str) -> None:
     """Raise ModelNotFoundError if there is no config.json among the names."""
-    present = set(names)
-    if "adapter_config.json" in present and "config.json" not in present:
-        raise ModelNotFoundError(f"{where} is a PEFT adapter: merge it into its base model and give that")
-    if "config.json" not in present:
+    if "config.json" not in set(names):
         raise ModelNotFoundError(f"{where} without a config.json: give a model in the transformers format")
-
-
-def require_safetensors(names: Iterable[str], where: str) -> None:
-    """Raise ModelNotFoundError if the weights are missing, or pickled only."""
-    top = [name for name in names if "/" not in name]
-    if any(name.endswith(".safetensors") for name in top):
-        return
-    pickled = sorted(name for name in top if PurePosixPath(name).suffix in _PICKLED)
-    if pickled:
-        raise ModelNotFoundError(
-            f"{where} has its weights only as {pickled[0]}, a pickle, which can run any code when it is opened: "
-            "convert it to safetensors first"
-        )
-    raise ModelNotFoundError(f"{where} holds no weights: a .safetensors file is needed")
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:
@@ -61,17 +67,11 @@ def has_tokenizer(names: Iterable[str]) -> bool:
     return any(name in _TOKENIZERS or name.endswith(".tiktoken") for name in names)
 
 
-def wanted(names: Iterable[str], *, code: bool) -> list[str]:
-    """The files of a repository that loading it needs; its Python files only if its code may run."""
+def wanted(names: Iterable[str], weights: Iterable[str], *, code: bool) -> list[str]:
+    """The files of a repository that loading it needs beside its weights; its Python files only if they may run."""
+    kept = set(weights)
     return [
         name
         for name in names
-        if (code and name.endswith(".py"))
-        or ("/" not in name and (PurePosixPath(name).suffix in _TALK or _is_weights(name)))
+        if name in kept or (code and name.endswith(".py")) or ("/" not in name and PurePosixPath(name).suffix in _TALK)
     ]
-
-
-def _is_weights(name: str) -> bool:
-    # consolidated.* doubles the weights in Mistral's own format; model.fp16.safetensors is a variant.
-    stem, dot, suffix = name.partition(".")
-    return bool(dot) and suffix == "safetensors" and not stem.startswith(("consolidated", "adapter_model"))

@@ -18,8 +18,10 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError
 
 from sinkscope.errors import ModelNotFoundError, SinkscopeError, UnsupportedModelError
+from sinkscope.models.redacting import without_secrets
 
-_SECRET = re.compile(r"hf_\w{8,}")
+AGAIN = "download them again"
+"""What to do about damaged weights where nothing better is known."""
 
 _KNOWN: tuple[tuple[type[BaseException], str], ...] = (
     (
@@ -42,7 +44,8 @@ _KNOWN: tuple[tuple[type[BaseException], str], ...] = (
     (HFValidationError, "{name} is not a Hub id: an id looks like owner/name"),
     (EntryNotFoundError, "{name} lacks a file that is needed to load it: {message}"),
     (HfHubHTTPError, "{name} could not be fetched from the Hub: {message}; try again later"),
-    (SafetensorError, "the weights of {name} are damaged or cut short ({message}): download them again"),
+    (SafetensorError, "the weights of {name} are damaged or cut short ({message}): {again}"),
+    (EOFError, "the weights of {name} are damaged or cut short: {again}"),
     (
         torch.OutOfMemoryError,
         "{name} does not fit into the memory of the device: try --dtype bfloat16 or --device-map auto",
@@ -80,53 +83,86 @@ _BY_MESSAGE: tuple[tuple[str, type[SinkscopeError], str], ...] = (
         ModelNotFoundError,
         "the weights of {name} have other shapes than its config.json says: the two do not belong together",
     ),
+    (
+        r"(?i)unsupported (global|class)|unrecognized function",
+        ModelNotFoundError,
+        "the pickle of {name} holds more than tensors and is refused even with --allow-pickle: use safetensors",
+    ),
+    (
+        r"Weights only load failed|PytorchStreamReader|unexpected EOF",
+        ModelNotFoundError,
+        "the weights of {name} are damaged or cut short: {again}",
+    ),
 )
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line and without secrets."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return _SECRET.sub("hf_…", lines[0][:300].rstrip(".:") if lines else type(error).__name__)
+def first_line(error: BaseException, token: str | None = None) -> str:
+    """What an error says, in one line and without secrets, of which `token` is one."""
+    # Secrets go first: half of one, at a cut, would not be known any more.
+    lines = [line.strip() for line in without_secrets(str(error), token).splitlines() if line.strip()]
+    return lines[0][:300].rstrip(".:") if lines else type(error).__name__
+
+
+def unavailable(error: BaseException) -> bool:
+    """Whether the Hub could not be asked at all: out of reach, broken, or left alone in offline mode."""
+    return out_of_reach(error) or isinstance(error, OfflineModeIsEnabled) or _status(error) >= 500
 
 
 def out_of_reach(error: BaseException) -> bool:
-    """Whether an error says that the Hub could not be reached at all."""
+    """Whether an error says that the Hub could not be reached."""
     # The Hub's client is built on httpx in one major version and on its fork in the next.
-    transport = any(base.__name__ == "TransportError" for base in type(error).__mro__)
+    transport = any(base.__name__ in {"TransportError", "TooManyRedirects"} for base in type(error).__mro__)
     broken = isinstance(error, ConnectionError | TimeoutError) and not isinstance(error, OfflineModeIsEnabled)
     return transport or broken
 
 
 @contextmanager
-def one_line(name: str) -> Iterator[None]:
-    """Within, every error of a library becomes a SinkscopeError about the model `name`."""
+def one_line(name: str, token: str | None = None, again: str = AGAIN) -> Iterator[None]:
+    """Within, every error of a library becomes a SinkscopeError about the model `name`.
+
+    `token` is kept out of it, and `again` is the remedy for damaged weights.
+    """
     try:
         yield
     except SinkscopeError:
         raise
     except Exception as error:
-        raise refusal(error, name) from error
+        # The cause is shown in a traceback, where nothing can be taken out of it any more.
+        if any(without_secrets(str(link), token) != str(link) for link in _chain(error)):
+            raise refusal(error, name, token, again) from None
+        raise refusal(error, name, token, again) from error
 
 
-def refusal(error: BaseException, name: str) -> SinkscopeError:
+def refusal(error: BaseException, name: str, token: str | None = None, again: str = AGAIN) -> SinkscopeError:
     """The one line for an error, decided by the first in its chain that is known."""
-    chain = list(_chain(error))
-    # A lost connection goes first: the Hub's client wraps it in an error about its cache.
+    # What the cache lacks is known last: the client says so whatever it was that kept it from downloading.
+    chain = sorted(_chain(error), key=lambda link: isinstance(link, LocalEntryNotFoundError))
     for link in filter(out_of_reach, chain):
         return ModelNotFoundError(
-            f"{name} is not on this disk and the Hub could not be reached ({first_line(link)}): "
-            "check the connection, or give a local directory"
+            f"{name} is not on this disk and the Hub could not be reached ({first_line(link, token)}): "
+            "check the connection and HF_ENDPOINT, or give a local directory"
         )
     for link in chain:
+        # The subclasses say more: a missing repository is a 401 too, for whoever is not logged in.
+        if type(link) is HfHubHTTPError and _status(link) == 401:
+            return ModelNotFoundError(
+                f"{name} could not be fetched, because the Hub does not accept the token: get another one at "
+                "https://huggingface.co/settings/tokens, or unset HF_TOKEN"
+            )
         for kind, advice in _KNOWN:
             if isinstance(link, kind):
-                return ModelNotFoundError(advice.format(name=name, message=first_line(link)))
+                return ModelNotFoundError(advice.format(name=name, message=first_line(link, token), again=again))
     for link in chain:
         for pattern, kind_of_refusal, advice in _BY_MESSAGE:
             found = re.search(pattern, str(link))
             if found:
-                return kind_of_refusal(advice.format(name=name, found=found[1] if found.groups() else ""))
-    return ModelNotFoundError(f"{name} cannot be loaded: {first_line(error)} ({type(error).__name__})")
+                return kind_of_refusal(advice.format(name=name, found=found[1] if found.groups() else "", again=again))
+    return ModelNotFoundError(f"{name} cannot be loaded: {first_line(error, token)} ({type(error).__name__})")
+
+
+def _status(error: BaseException) -> int:
+    """The HTTP status that an error of the Hub's client is about, else 0."""
+    return int(error.response.status_code) if isinstance(error, HfHubHTTPError) else 0
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

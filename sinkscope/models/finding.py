@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from sinkscope.errors import ModelNotFoundError
-from sinkscope.models.contents import chosen_gguf, require_config
+from sinkscope.models.contents import ADAPTER, adapter_refusal, chosen_gguf, is_adapter, require_config
+from sinkscope.models.redacting import without_secrets
 
 VARIABLE = "SINKSCOPE_MODEL"
 """The environment variable that names the model when nobody does."""
@@ -19,18 +20,22 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from: `path` for what lies on this disk, `id` for what lies on the Hub."""
+    """Where a model comes from: `path` for what lies on this disk, `id` for what lies on the Hub.
+
+    `gguf_file` is the file that is meant within a repository on the Hub, if one was named.
+    """
 
     kind: Literal["directory", "gguf", "hub"]
     name: str
     path: Path | None = None
     id: str | None = None
+    gguf_file: str | None = None
 
 
 def find(model: str | Path | None = None, *, gguf_file: str | None = None) -> Source:
     """What `model` means; None is $SINKSCOPE_MODEL, else the embedded SmolLM2-135M-Instruct.
 
-    `gguf_file` names one GGUF file within a directory or a Hub repository.
+    `gguf_file` names one GGUF file within a directory or a Hub repository, as `owner/name:file.gguf` does.
     Raises ModelNotFoundError, with the remedy, for whatever is not there or is no model.
     """
     word = os.fspath(model) if model is not None else os.environ.get(VARIABLE)
@@ -38,18 +43,24 @@ def find(model: str | Path | None = None, *, gguf_file: str | None = None) -> So
         if model is not None:
             raise ModelNotFoundError("the model's name is empty: give a Hub id, a directory or a .gguf file")
         return _embedded()
-    path = Path(word).expanduser()
-    if path.is_dir():
+    path = _path(word)
+    if os.path.isdir(path):  # noqa: PTH112 - never raises, unlike Path's, whatever the word is
         return _directory(path, gguf_file)
-    if path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113 - likewise
+        _one_file(path.name, gguf_file)
         return _gguf(path)
+    inside = None if isinstance(model, Path) else _named_inside(word)
+    if inside is not None:
+        _one_file(inside[1], gguf_file)
+        return find(inside[0], gguf_file=inside[1])
     if _looks_like_a_path(word) or isinstance(model, Path):
-        raise ModelNotFoundError(f"{word}: no such file or directory")
+        raise ModelNotFoundError(f"{without_secrets(word)}: no such file or directory")
     if not _is_an_id(word):
         raise ModelNotFoundError(
-            f"{word!r} is neither a file, nor a directory, nor a Hub id: an id looks like owner/name"
+            f"{without_secrets(word)!r} is neither a file, nor a directory, nor a Hub id: an id looks like owner/name"
         )
-    return Source("hub", word, id=word)
+    name = word if gguf_file is None else f"{word}:{gguf_file}"
+    return Source("hub", name, id=word, gguf_file=gguf_file)
 
 
 def _embedded() -> Source:
@@ -64,12 +75,17 @@ def _embedded() -> Source:
 
 
 def _directory(path: Path, gguf_file: str | None) -> Source:
-    names = [entry.name for entry in path.iterdir()]
+    try:
+        names = [entry.name for entry in path.iterdir()]
+    except OSError as error:
+        raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}") from error
     if gguf_file is not None or "config.json" not in names:
         within = [*names, gguf_file] if gguf_file and (path / gguf_file).is_file() else names
         chosen = chosen_gguf(within, gguf_file, str(path))
         if chosen is not None:
             return _gguf(path / chosen)
+    if is_adapter(names):
+        raise adapter_refusal(path / ADAPTER, str(path))
     require_config(names, f"{path} is a directory")
     return Source("directory", path.resolve().name, path=path.resolve())
 
@@ -90,6 +106,24 @@ def _checked(path: Path) -> Path:
         fault = "is empty" if not magic else "does not begin like one"
         raise ModelNotFoundError(f"{path} is not a GGUF file: it {fault}; download it again")
     return path
+
+
+def _path(word: str) -> Path:
+    return Path(os.path.expanduser(word))  # noqa: PTH111 - never raises, unlike Path's
+
+
+def _one_file(named: str, gguf_file: str | None) -> None:
+    if gguf_file not in {None, named}:
+        raise ModelNotFoundError(f"two GGUF files are named, {named} and --gguf-file {gguf_file}: give one of them")
+
+
+def _named_inside(word: str) -> tuple[str, str] | None:
+    """The two parts of `owner/name:folder/file.gguf`; None for every other word."""
+    whole, colon, file = word.partition(":")
+    # One letter in front of the colon is a drive of Windows.
+    if not colon or len(whole) < 2 or not file.endswith(".gguf") or "\\" in file or file.startswith("/"):
+        return None
+    return (whole, file) if _is_an_id(whole) or os.path.isdir(_path(whole)) else None  # noqa: PTH112 - as above
 
 
 def _looks_like_a_path(word: str) -> bool:

@@ -11,9 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from sinkscope.errors import ModelNotFoundError, UnknownNameError, UnsupportedModelError
 from sinkscope.models import cache, hub
 from sinkscope.models.bars import heard
-from sinkscope.models.contents import has_tokenizer, require_safetensors
-from sinkscope.models.failures import one_line
-from sinkscope.models.finding import Source, find
+from sinkscope.models.contents import has_tokenizer
+from sinkscope.models.failures import AGAIN, one_line
+from sinkscope.models.finding import find
+from sinkscope.models.snapshots import Request, cached_folder
+from sinkscope.models.weights import files_in, lacking, weight_files
 from sinkscope.progress import Progress, silent
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -26,8 +28,9 @@ _Pair = tuple[PreTrainedModel, PreTrainedTokenizerBase | None]
 class Loaded:
     """A model in evaluation mode, its tokenizer if it has one, and where both came from.
 
-    `model, tokenizer = load(...)` works. `origin` holds name, kind, path, id, revision (a commit), sha256 (of a
-    GGUF file), architecture, model_type, dtype, device, parameters (a count), and notes for the reader.
+    `model, tokenizer = load(...)` works. `origin` holds name (`owner/name:file.gguf` for a file that was named
+    within a repository), kind, path, id (of the repository that was used), revision (its commit), sha256 (of a GGUF
+    file), architecture, model_type, dtype, device, parameters (a count), and notes for the reader.
     """
 
     model: PreTrainedModel
@@ -46,13 +49,19 @@ class _How:
     device: str
     device_map: str | dict[str, Any] | None
     trust_remote_code: bool
+    allow_pickle: bool
     local_files_only: bool
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A directory in the transformers format, or a model that could not be kept in one; and what is known of it."""
+    """A directory in the transformers format, or a model that could not be kept in one; and what is known of it.
 
+    `again` is what to do if its files are damaged.
+    """
+
+    name: str
+    again: str
     directory: Path | None
     converted: _Pair | None
     facts: dict[str, object]
@@ -67,6 +76,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    allow_pickle: bool = False,
     local_files_only: bool = False,
     cache_dir: str | Path | None = None,
     token: str | None = None,
@@ -75,36 +85,43 @@ def load(
 ) -> Loaded:
     """The model that `model` means (see `find`), loaded; `cache_dir` is the Hub's cache, as in transformers.
 
-    Code that comes with a model runs only with `trust_remote_code`; pickled weights are never opened.
+    Code that comes with a model runs only with `trust_remote_code`. Weights are read from safetensors; pickles are
+    opened only with `allow_pickle` and where there is nothing else, and nothing but tensors is taken from them.
     Raises ModelNotFoundError or UnsupportedModelError for every failure to load, with the remedy in one line, and
     UnknownNameError for a dtype or a device that there is not.
     """
     _require_dtype(dtype)
-    how = _How(dtype, _device(device, device_map), device_map, trust_remote_code, local_files_only)
+    how = _How(dtype, _device(device, device_map), device_map, trust_remote_code, allow_pickle, local_files_only)
     source = find(model, gguf_file=gguf_file)
-    where = str(cache_dir) if cache_dir is not None else None
-    with heard(progress), one_line(source.name):
+    secret = _token(token)
+    with heard(progress), one_line(source.id or source.name, secret):
         if source.kind == "hub":
-            request = hub.Request(str(source.id), revision, gguf_file, trust_remote_code, where, token)
+            where = str(Path(cache_dir).expanduser()) if cache_dir is not None else None
+            request = Request(
+                str(source.id), revision, source.gguf_file, trust_remote_code, allow_pickle, where, secret
+            )
             place = _from_hub(request, local_files_only, progress)
         else:
             ignored = () if revision is None else (f"the revision {revision} is ignored: the model is local",)
-            place = _from_disk(Path(str(source.path)), ignored, progress)
-        pair, notes = _opened(place, source, how)
+            place = _from_disk(source.name, Path(str(source.path)), ignored, progress)
+        with one_line(place.name, secret, place.again):
+            pair, notes = _opened(place, how)
     facts = {"name": source.name, "kind": source.kind, "path": _text(source.path), "id": source.id}
     return Loaded(*pair, facts | place.facts | _description(pair[0]) | {"notes": [*place.notes, *notes]})
 
 
-def _from_hub(request: hub.Request, local_files_only: bool, progress: Progress) -> _Place:
+def _from_hub(request: Request, local_files_only: bool, progress: Progress) -> _Place:
     snapshot = hub.fetch(request, local_files_only=local_files_only, progress=progress)
-    place = _from_disk(snapshot.gguf or snapshot.directory, snapshot.notes, progress)
-    return replace(place, facts=place.facts | {"id": snapshot.id, "revision": snapshot.revision})
+    place = _from_disk(snapshot.id, snapshot.gguf or snapshot.directory, snapshot.notes, progress)
+    # A file that is in the cache is never downloaded again, however damaged it is.
+    again = f"delete {cached_folder(replace(request, id=snapshot.id))} and run again"
+    return replace(place, again=again, facts=place.facts | {"id": snapshot.id, "revision": snapshot.revision})
 
 
-def _from_disk(path: Path, notes: tuple[str, ...], progress: Progress) -> _Place:
+def _from_disk(name: str, path: Path, notes: tuple[str, ...], progress: Progress) -> _Place:
     """A directory as it is, or the converted form of a GGUF file."""
     if path.is_dir():
-        return _Place(path, None, {"revision": None, "sha256": None}, notes)
+        return _Place(name, AGAIN, path, None, {"revision": None, "sha256": None}, notes)
     sha256 = cache.digest(path, progress)
     facts: dict[str, object] = {"revision": None, "sha256": sha256}
     made = cache.lookup(sha256)
@@ -114,26 +131,35 @@ def _from_disk(path: Path, notes: tuple[str, ...], progress: Progress) -> _Place
 
         converted = convert(path, sha256, progress)
         if not isinstance(converted, cache.Entry):
-            return _Place(None, (converted.model, converted.tokenizer), facts, (*notes, *converted.notes))
+            pair = converted.model, converted.tokenizer
+            return _Place(name, AGAIN, None, pair, facts, (*notes, *converted.notes))
         made = converted
-    return _Place(made.path, None, facts, (*notes, *made.notes))
+    return _Place(name, AGAIN, made.path, None, facts, (*notes, *made.notes))
 
 
-def _opened(place: _Place, source: Source, how: _How) -> tuple[_Pair, list[str]]:
+def _opened(place: _Place, how: _How) -> tuple[_Pair, list[str]]:
     """The model and the tokenizer of a place, and what the reader should know about them."""
     if place.converted is not None:
         return _moved(place.converted, how)
     directory = Path(str(place.directory))
-    names = [entry.name for entry in directory.iterdir()]
-    require_safetensors(names, source.name)
-    model, notes = _model(directory, source.name, how)
+    names = files_in(directory)
+    weights = weight_files(names, place.name, allow_pickle=how.allow_pickle)
+    missing = lacking(directory, place.name, allow_pickle=how.allow_pickle)
+    if missing is not None:
+        raise ModelNotFoundError(
+            f"{place.name} lacks {missing}, a part of its weights: put it there, or use a complete checkpoint"
+        )
+    pickled = [name for name in weights if name.endswith(".bin")]
+    model, notes = _model(directory, place.name, how, pickled=bool(pickled))
+    if pickled:
+        notes.append(f"the weights are pickled ({pickled[0]}{', …' if pickled[1:] else ''}): tensors only were read")
     if not has_tokenizer(names):
         return (model, None), [*notes, "there is no tokenizer: only token ids can be measured, not text"]
     options = {"trust_remote_code": how.trust_remote_code, "local_files_only": how.local_files_only}
     return (model, AutoTokenizer.from_pretrained(directory, **options)), notes
 
 
-def _model(directory: Path, name: str, how: _How) -> tuple[PreTrainedModel, list[str]]:
+def _model(directory: Path, name: str, how: _How, *, pickled: bool) -> tuple[PreTrainedModel, list[str]]:
     # A map of one device loads straight onto it, without a copy in main memory first.
     device_map = how.device_map or (None if how.device == "cpu" else how.device)
     model, info = AutoModelForCausalLM.from_pretrained(
@@ -142,7 +168,8 @@ def _model(directory: Path, name: str, how: _How) -> tuple[PreTrainedModel, list
         device_map=device_map,
         trust_remote_code=how.trust_remote_code,
         local_files_only=how.local_files_only,
-        use_safetensors=True,
+        use_safetensors=not pickled,
+        weights_only=True,
         output_loading_info=True,
     )
     missing = sorted(info["missing_keys"])
@@ -187,6 +214,20 @@ def _description(model: PreTrainedModel) -> dict[str, object]:
         "device": ",".join(devices),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
+
+
+def _token(token: str | None) -> str | None:
+    """The token as the Hub's client takes it: without white space around it, None for nothing.
+
+    Raises ModelNotFoundError for what cannot be one, and would fail with itself in the message.
+    """
+    stripped = (token or "").strip()
+    if not all("!" <= character <= "~" for character in stripped):
+        raise ModelNotFoundError(
+            "the token holds white space or characters that no token has: copy it again from "
+            "https://huggingface.co/settings/tokens"
+        )
+    return stripped or None
 
 
 def _require_dtype(dtype: str) -> None:
