@@ -1,9 +1,9 @@
 """Text to windows of tokens: cut without crossing documents, begun as the tokenizer would, and told in full."""
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
 from typing import Any
 
 import torch
@@ -24,9 +24,9 @@ __all__ = ["Document", "Rows", "Windows", "from_ids", "read_documents", "windows
 class Windows:
     """Windows of tokens, padded to one length.
 
-    documents: the name of each window's document. starts: the offset in its document, in tokens without BOS, of the
-    window's first text token. provenance: all that is needed to cut the same windows again. template: true at tokens
-    that a chat template has added, where there is one.
+    documents: the name of each window's document; no two documents have the same. starts: the offset in its document,
+    in tokens without BOS, of the window's first text token. provenance: all that is needed to cut the same windows
+    again. template: true at tokens that a chat template has added, where there is one.
     """
 
     ids: Int[Tensor, "window position"]
@@ -53,6 +53,15 @@ class _Text:
 
 _Window = tuple[_Text, int, int]
 """A document's tokens and a window's (start, stop) in them."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The texts that were read, how many sources were not (None: all to their ends), and how many rows were blank."""
+
+    texts: list[_Text]
+    unread: int | None
+    blank: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,22 +99,23 @@ def windows(
     """
     begun = opening(tokenizer, bos)
     template = chats.chat(tokenizer) if chat else None
-    room = _room(seq_len, count, len(begun.ids))
+    room = room_for_text(seq_len, count, len(begun.ids))
     if not documents:
         raise ValueError("expected at least one document, got none")
     # One more than the windows hold: a BOS can be taken away.
     needed = None if whole or count is None else count * room + 1
     cut = _Cut(tokenizer=tokenizer, begun=begun, chat=template, room=room, needed=needed)
-    texts, unread = _texts(cut, documents, count)
-    _check_supply(texts, seq_len, len(begun.ids), count if explicit else None)
-    taken = _by_turns(texts, count)
+    found = _texts(cut, documents, count)
+    _check_supply(found, seq_len, len(begun.ids), count if explicit else None)
+    taken = _by_turns(found.texts, count)
     ids, keep, added = _batch(cut, taken)
     provenance = {
         "seq_len": seq_len,
-        **_supply(texts, taken, unread=unread is not None),
+        **_supply(found, taken),
+        "datasets": [dict(each.facts) for each in documents if isinstance(each, Rows) and each.facts],
         **({"chat": chats.chat_facts(tokenizer) | {"template_tokens": int(added.sum())}} if chat else {}),
         **bos_facts(tokenizer, begun, ids, keep, within="chat template" if chat else "text"),
-        "warnings": _unused(unread, len(documents)) + doubts(tokenizer, begun, ids, keep),
+        "warnings": _unused(found.unread, len(documents)) + doubts(tokenizer, begun, ids, keep),
     }
     names = tuple(text.name for text, _, _ in taken)
     starts = tuple(start for _, start, _ in taken)
@@ -130,16 +140,17 @@ def from_ids(ids: Tensor, keep: Tensor | None = None) -> Windows:
     if ((keep[:, 1:] != keep[:, :-1]).sum(dim=1) > 1).any():
         raise ValueError("expected padding on one side of each window, got gaps or both sides")
     number = len(ids)
+    supply = {"name": "ids", "windows": number, "tokens_measured": int(keep.sum())}
     return Windows(
         ids=ids.long(),
         keep=keep,
         documents=("ids",) * number,
         starts=(0,) * number,
-        provenance={"seq_len": ids.shape[1], "windows": number, "warnings": []},
+        provenance={"seq_len": ids.shape[1], "windows": number, "documents": [supply], "warnings": []},
     )
 
 
-def _room(seq_len: int, count: int | None, begun: int) -> int:
+def room_for_text(seq_len: int, count: int | None, begun: int) -> int:
     """How many tokens of text a window holds."""
     least = max(2, begun + 1)
     if seq_len < least:
@@ -149,22 +160,42 @@ def _room(seq_len: int, count: int | None, begun: int) -> int:
     return seq_len - begun
 
 
-def _texts(cut: _Cut, sources: Sequence[Document | Rows], count: int | None) -> tuple[list[_Text], int | None]:
-    """Documents, up to the last of `count` that give a window, and the number of sources left then (None: all read)."""
+def _texts(cut: _Cut, sources: Sequence[Document | Rows], count: int | None) -> _Found:
+    """Documents, up to the last of `count` that give a window."""
     texts: list[_Text] = []
-    giving = 0
-    for number, source in enumerate(sources):
-        unread = len(sources) - number
-        for document in [source] if isinstance(source, Document) else source:
-            if giving == count:
-                return texts, unread
-            unread = len(sources) - number - 1
-            texts.append(_text(cut, document))
-            giving += bool(texts[-1].spans)
-    return texts, None
+    names: set[str] = set()
+    giving = blank = 0
+    for unread, document in _walk(sources):
+        if giving == count:
+            return _Found(texts, unread, blank)
+        if _is_blank(document):
+            blank += 1
+            continue
+        texts.append(_text(cut, document, _unlike(names, document.name)))
+        names.add(texts[-1].name)
+        giving += bool(texts[-1].spans)
+    return _Found(texts, None, blank)
 
 
-def _text(cut: _Cut, document: Document) -> _Text:
+def _walk(sources: Sequence[Document | Rows]) -> Iterator[tuple[int, Document]]:
+    """Every document, with the number of sources of which nothing has been read before it."""
+    for left, source in zip(range(len(sources), 0, -1), sources, strict=True):
+        for place, document in enumerate([source] if isinstance(source, Document) else source):
+            yield left - (place > 0), document
+
+
+def _is_blank(document: Document) -> bool:
+    """Whether it is a row with nothing in it, as tables of texts can have between paragraphs."""
+    return document.many and isinstance(document.text, str) and not document.text.strip()
+
+
+def _unlike(names: Container[str], name: str) -> str:
+    """The name, with a number where another document has it: the same file can be given twice."""
+    numbered = (f"{name} ({number})" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
+
+
+def _text(cut: _Cut, document: Document, name: str) -> _Text:
     encoded = encode(cut.tokenizer, document, cut.needed, cut.chat)
     own = own_bos(cut.tokenizer, cut.begun)
     if cut.chat is not None and own and encoded.ids[: len(own)].tolist() == list(own):
@@ -174,10 +205,13 @@ def _text(cut: _Cut, document: Document) -> _Text:
         spans: tuple[tuple[int, int], ...] = ((0, total),)
     else:
         spans = tuple((start, start + cut.room) for start in range(0, total - cut.room + 1, cut.room))
-    return _Text(document.name, document.many, encoded, spans)
+    return _Text(name, document.many, encoded, spans)
 
 
-def _check_supply(texts: list[_Text], seq_len: int, begun: int, asked: int | None) -> None:
+def _check_supply(found: _Found, seq_len: int, begun: int, asked: int | None) -> None:
+    texts = found.texts
+    if not texts:
+        raise TextError(f"all {found.blank} rows hold nothing but white space: give a table with some text")
     named = sorted((text for text in texts if not text.many), key=lambda text: text.length)
     # Of many documents some may be too short, but not all.
     longest = max(texts, key=lambda text: text.length)
@@ -199,8 +233,8 @@ def _check_supply(texts: list[_Text], seq_len: int, begun: int, asked: int | Non
 
 def _by_turns(texts: list[_Text], count: int | None) -> list[_Window]:
     """The first `count` windows, one of each document in turn."""
-    turns = zip_longest(*([(text, *span) for span in text.spans] for text in texts))
-    return list(islice((window for turn in turns for window in turn if window), count))
+    turns = itertools.zip_longest(*([(text, *span) for span in text.spans] for text in texts))
+    return list(itertools.islice((window for turn in turns for window in turn if window), count))
 
 
 def _batch(
@@ -221,11 +255,12 @@ def _pad_id(tokenizer: Any) -> int:
     return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
 
 
-def _supply(texts: list[_Text], taken: list[_Window], *, unread: bool) -> dict[str, object]:
+def _supply(found: _Found, taken: list[_Window]) -> dict[str, object]:
     """What there was and what was taken of it; None where not everything was read and tokenised."""
-    known = not unread and all(text.encoded.complete for text in texts)
+    texts = found.texts
+    known = found.unread is None and all(text.encoded.complete for text in texts)
     changed = any(text.encoded.reading.line_endings_changed for text in texts)
-    used = Counter(id(text) for text, _, _ in taken)
+    used = Counter(text.name for text, _, _ in taken)
     return {
         "windows": len(taken),
         "windows_available": sum(len(text.spans) for text in texts) if known else None,
@@ -233,7 +268,8 @@ def _supply(texts: list[_Text], taken: list[_Window], *, unread: bool) -> dict[s
         "tokens_dropped": sum(_remainder(text) for text in texts) if known else None,
         "documents_read": len(texts),
         "documents_too_short": sum(not text.spans for text in texts),
-        "documents": [_document_supply(text, used[id(text)]) for text in texts if id(text) in used],
+        "rows_blank": found.blank,
+        "documents": [_document_supply(text, used[text.name]) for text in texts if text.name in used],
         "line_endings": "normalised to LF" if changed else "LF, as given",
     }
 
@@ -248,6 +284,7 @@ def _document_supply(text: _Text, windows: int) -> dict[str, object]:
         "tokens": text.length if complete else None,
         "tokens_dropped": _remainder(text) if complete else None,
         "windows": windows,
+        "tokens_measured": windows * (text.spans[0][1] - text.spans[0][0]),
     }
 
 

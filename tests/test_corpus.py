@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections import Counter
 from itertools import chain
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.corpus import Document, read_documents, windows
+from sinkscope.corpus import Document, Rows, read_documents, windows
 from sinkscope.errors import TextError
 
 PARAGRAPH = "The café by the water opens at six.\nNobody is ever there before seven.\n"
@@ -277,9 +278,44 @@ def test_rows_too_short_for_a_window_are_dropped_and_counted(rows):
     found = windows(PLAIN, rows([3, 10, 0, 25]), seq_len=10)
     assert [name.rpartition(" ")[2] for name in found.documents] == ["2", "4", "4"]
     told = found.provenance
-    assert (told["documents_read"], told["documents_too_short"]) == (4, 2)
+    assert (told["documents_read"], told["documents_too_short"], told["rows_blank"]) == (3, 1, 1)
     assert (told["tokens_total"], told["tokens_dropped"], told["windows_available"]) == (38, 3 + 5, 3)
     assert [document["windows"] for document in told["documents"]] == [1, 2]
+
+
+def test_a_row_of_white_space_is_no_document_not_even_in_a_chat_and_a_file_of_it_is_too_short(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('" "\n"\\n"\n', "utf-8")
+    with pytest.raises(TextError, match=r"^all 2 rows hold nothing but white space: give a table with some text$"):
+        windows(PLAIN, [*read_documents([tmp_path / "rows.jsonl"])], seq_len=2)
+
+
+def test_documents_of_one_name_are_told_apart(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("z" * 30, "utf-8")
+    sources = [*read_documents([path, path]), Document(f"{path} (2)", "q" * 20), Document(str(path), "j" * 10)]
+    found = windows(PLAIN, sources, seq_len=10, count=None)
+    assert [name.removeprefix(str(path)) for name in found.documents[:4]] == ["", " (2)", " (2) (2)", " (3)"]
+    told = found.provenance["documents"]
+    assert [(each["windows"], each["tokens_measured"]) for each in told] == [(3, 30), (3, 30), (2, 20), (1, 10)]
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=6), st.integers(1, 9), st.sampled_from(TOKENIZERS))
+def test_the_documents_that_are_told_are_those_of_the_windows(names, count, tokenizer):
+    documents = [Document(name, "ab" * (10 + 9 * place)) for place, name in enumerate(names)]
+    found = windows(tokenizer, documents, seq_len=6, count=count)
+    told = {each["name"]: each for each in found.provenance["documents"]}
+    assert len(told) == len(found.provenance["documents"])
+    assert {name: each["windows"] for name, each in told.items()} == Counter(found.documents)
+    begun = (
+        found.ids.shape[1] - found.provenance["documents"][0]["tokens_measured"] // told[found.documents[0]]["windows"]
+    )
+    assert sum(each["tokens_measured"] for each in told.values()) == int(found.keep.sum()) - begun * len(found.ids)
+
+
+def test_what_is_known_of_rows_beyond_their_name_is_told():
+    others = Rows("others", lambda: iter([Document("others row 1", "a" * 20, many=True)]), {"revision": "0123"})
+    assert windows(PLAIN, [others, words(20)], seq_len=8).provenance["datasets"] == [{"revision": "0123"}]
+    assert windows(PLAIN, [words(20)], seq_len=8).provenance["datasets"] == []
 
 
 def test_rows_are_read_until_there_are_enough(rows):

@@ -328,8 +328,15 @@ def test_parquet_without_pyarrow_names_what_to_install(tmp_path, monkeypatch):
 
 
 def test_a_column_without_a_table_is_refused(tmp_path):
-    with pytest.raises(TextError, match=r"--column is for \.jsonl and \.parquet files, and there is none"):
+    with pytest.raises(TextError, match=r"--column is for \.jsonl and \.parquet files and datasets, and there is none"):
         read_documents([write(tmp_path, b"text")], column="text")
+
+
+def test_rows_from_elsewhere_stand_between_files_and_prompts_and_have_columns_too(tmp_path):
+    others = Rows("others", lambda: iter([Document("others row 1", "two", many=True)]))
+    found = read_documents([write(tmp_path, b"one")], ["three"], "column", [others])
+    assert (text_of(found[0]), found[1], text_of(found[2])) == ("one", others, "three")
+    assert read_documents([], others=[others]) == [others]
 
 
 def test_an_empty_table_is_refused(tmp_path):

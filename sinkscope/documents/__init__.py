@@ -4,8 +4,9 @@ To add a kind of file, write its rows in `rows.py` and list its suffix in `_docu
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -43,41 +44,39 @@ class Document:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table with a text in each row, read anew, row by row, each time that it is walked through."""
+    """Many texts in one place, read one by one, and from the first again each time that it is walked through.
+
+    facts: for the report, what the name does not say of them.
+    """
 
     name: str
-    path: Path
-    column: str
+    read: Callable[[], Iterator[Document]]
+    facts: Mapping[str, object] | None = None
 
     def __iter__(self) -> Iterator[Document]:
-        """Each row as a document; TextError where there is none, and with the place of a row that has no text."""
-        if self.path.suffix.lower() == ".parquet":
-            rows = parquet_rows(self.name, self.path, self.column)
-        else:
-            rows = json_rows(self.name, file(self.name, self.path), self.column)
-        place = None
-        for place, text in rows:
-            yield Document(place, text, many=True)
-        if place is None:
-            raise TextError(f"{self.name} has no rows: give a table with some text")
+        """Each row as a document; raises TextError where there is none, and for a row that has no text."""
+        return self.read()
 
 
 def read_documents(
-    paths: Sequence[str | Path], prompts: Sequence[str] = (), column: str | None = None
+    paths: Sequence[str | Path],
+    prompts: Sequence[str] = (),
+    column: str | None = None,
+    others: Sequence[Rows] = (),
 ) -> list[Document | Rows]:
-    """What the paths stand for, `-` for stdin, then the prompts; with neither, the built-in sample.
+    """What the paths stand for, `-` for stdin, then the other rows, then the prompts; without any, the built-in sample.
 
     A path is a file, a directory or a pattern (see `finding`). A row of a .jsonl or .parquet file is a document, its
     text in `column`; every other file is one as a whole. Byte order marks are dropped, and line endings become LF.
     The beginnings of files that are named are read here, everything else when it is needed. Raises TextError for what
     cannot be read, is no text or holds nothing but white space.
     """
-    if not paths and not prompts:
+    if not paths and not others and not prompts:
         sample = resources.files("sinkscope").joinpath("data/sample.txt").read_bytes()
         return [Document("built-in sample", bytes_of(sample))]
-    texts = [text for path in paths for text in _texts(str(path), column or COLUMN)]
+    texts = [*(text for path in paths for text in _texts(str(path), column or COLUMN)), *others]
     if column is not None and not any(isinstance(text, Rows) for text in texts):
-        raise TextError("--column is for .jsonl and .parquet files, and there is none: leave it out")
+        raise TextError("--column is for .jsonl and .parquet files and datasets, and there is none: leave it out")
     # Arguments that were not UTF-8 arrive with surrogates in them: decoding refuses them as it does in a file.
     typed = [
         Document(f"prompt {number}", bytes_of(prompt.encode("utf-8", "surrogatepass")), prompt=True)
@@ -106,8 +105,18 @@ def _texts(given: str, column: str) -> list[Document | Rows]:
 def _document_or_rows(path: Path, column: str, *, many: bool) -> Document | Rows:
     name = shown(str(path))
     if path.suffix.lower() in {".jsonl", ".parquet"}:
-        return Rows(name, path, column)
+        return Rows(name, partial(_rows, name, path, column))
     return Document(name, file(name, path), many=many)
+
+
+def _rows(name: str, path: Path, column: str) -> Iterator[Document]:
+    table = path.suffix.lower() == ".parquet"
+    rows = parquet_rows(name, path, column) if table else json_rows(name, file(name, path), column)
+    place = None
+    for place, text in rows:
+        yield Document(place, text, many=True)
+    if place is None:
+        raise TextError(f"{name} has no rows: give a table with some text")
 
 
 def _check(text: Document | Rows) -> None:

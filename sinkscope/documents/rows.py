@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,7 @@ def json_rows(name: str, read: ReadAt, column: str) -> Iterator[tuple[str, str]]
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise TextError(f"{place} is not JSON ({error}): put one JSON string or object on each line") from None
-        if isinstance(row, dict):
-            if column not in row:
-                raise _no_column(place, column, row)
-            row = row[column]
-            yield place, _checked(f"{place}: {shown(column)}", row)
-        else:
-            yield place, _checked(place, row)
+        yield place, text_of(place, row, column) if isinstance(row, dict) else _checked(place, row)
 
 
 def parquet_rows(name: str, path: Path, column: str) -> Iterator[tuple[str, str]]:
@@ -49,7 +43,7 @@ def parquet_rows(name: str, path: Path, column: str) -> Iterator[tuple[str, str]
     try:
         with parquet.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
-                raise _no_column(name, column, file.schema_arrow.names)
+                raise no_column(name, column, file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column]):
                 for value in batch.column(0):
                     number += 1
@@ -60,6 +54,13 @@ def parquet_rows(name: str, path: Path, column: str) -> Iterator[tuple[str, str]
         raise TextError(f"cannot read {name} as Parquet: {reason}: give a whole Parquet file") from None
 
 
+def text_of(place: str, row: Mapping[str, Any], column: str) -> str:
+    """The text in a column of a row; TextError where there is no such column, or no text in it."""
+    if column not in row:
+        raise no_column(place, column, row)
+    return _checked(f"{place}: {shown(column)}", row[column])
+
+
 def _unwrapped(place: str, value: Any) -> Any:
     try:
         return value.as_py()
@@ -67,13 +68,14 @@ def _unwrapped(place: str, value: Any) -> Any:
         raise TextError(f"{place} is not valid UTF-8: write the table anew with text in it") from None
 
 
-def _no_column(place: str, column: str, columns: Collection[str]) -> TextError:
+def no_column(place: str, column: str, columns: Collection[str], remedy: str = "name one with --column") -> TextError:
+    """The refusal of a column that is not there, with those that are, the likeliest first."""
     if not columns:
         return TextError(f"{place} has no column {shown(column)!r} and no other: give rows with a text")
     alike = {name: difflib.SequenceMatcher(a=name.lower(), b=column.lower()).ratio() for name in columns}
     nearest = sorted(columns, key=lambda name: -alike[name])
     there = ", ".join(map(shown, nearest))
-    return TextError(f"{place} has no column {shown(column)!r}: name one with --column; there are {there}")
+    return TextError(f"{place} has no column {shown(column)!r}: {remedy}; there are {there}")
 
 
 def _checked(place: str, value: Any) -> str:
