@@ -1,0 +1,94 @@
+"""Looking at the outputs of decoder layers and of their attention while somebody else runs the model."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sinkscope.hidden.layers import Layer, Layers
+
+
+@dataclass(frozen=True)
+class Place:
+    """One output of a forward: of a decoder layer, or of the attention within one.
+
+    `call` counts the calls of the module within the forward. `inside` is the place of the layer in which attention
+    runs, None for the layers themselves and for attention that is in no layer.
+    """
+
+    module: str
+    layer: int | None
+    call: int
+    attention: bool = False
+    inside: "Place | None" = None
+
+
+Take = Callable[[Place, Tensor | None], None]
+"""What is done with an output as it goes by; None for one that is no tensor of three axes."""
+
+
+@contextmanager
+def watching(model: PreTrainedModel, layers: Layers, take: Take) -> Iterator[None]:
+    """Hand every layer's and every attention's output to `take`, for as long as the block runs.
+
+    An output is the module's own, in the model's dtype, not to be changed. The hooks are gone afterwards, also after
+    an exception.
+    """
+    watch = _Watch(take)
+    modules = dict(model.named_modules())
+    with ExitStack() as stack:
+        # The base model, because the head may be run apart from it.
+        stack.callback(model.base_model.register_forward_pre_hook(watch.begin).remove)
+        for layer in layers.layers:
+            module = modules[layer.name]
+            stack.callback(module.register_forward_pre_hook(watch.enters(layer)).remove)
+            stack.callback(module.register_forward_hook(watch.leaves).remove)
+        for name in layers.attention:
+            stack.callback(modules[name].register_forward_hook(watch.attends(name)).remove)
+        yield
+
+
+class _Watch:
+    """Where in a forward the model is."""
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.calls: Counter[str] = Counter()
+        self.running: list[Place] = []
+
+    def begin(self, *_: Any) -> None:
+        """A new forward begins; the one before may have ended in an exception."""
+        self.calls.clear()
+        self.running.clear()
+
+    def enters(self, layer: Layer) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            self.running.append(Place(layer.name, layer.number, self._call(layer.name)))
+
+        return hook
+
+    def leaves(self, _: nn.Module, __: Any, output: Any) -> None:
+        self.take(self.running.pop(), _states(output))
+
+    def attends(self, name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            inside = self.running[-1] if self.running else None
+            layer = None if inside is None else inside.layer
+            self.take(Place(name, layer, self._call(name), attention=True, inside=inside), _states(output))
+
+        return hook
+
+    def _call(self, name: str) -> int:
+        self.calls[name] += 1
+        return self.calls[name] - 1
+
+
+def _states(output: Any) -> Tensor | None:
+    """The hidden states in what a module returns: the tensor, or the first of several things."""
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    return first if isinstance(first, Tensor) and first.dim() == 3 and torch.is_floating_point(first) else None
