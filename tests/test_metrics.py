@@ -43,7 +43,13 @@ def random_call(*, batch=2, sink=True, causal=False):
         mask=None if causal else seen.tril(),
         causal=causal,
         sink=normal(1, HEADS, 1) if sink else None,
+        gram=gram_of(normal(HEADS, 3, 7)),
     )
+
+
+def gram_of(slices):
+    """What is kept of an output projection's slices [head value_width width]."""
+    return slices @ slices.mT
 
 
 def question(batch, *, keep=None):
@@ -193,7 +199,9 @@ def entropy_of(*p):
 def by_hand(**parts):
     """(Σsum, Σcount) of each metric on one head."""
     asks = parts.pop("question", None) or classes(**parts.pop("options", {}))
-    found = reduced(parts.pop("weights", MAP), asks, **parts)
+    call = written(parts.pop("weights", MAP), **parts)
+    slices = torch.eye(call.value.shape[-1]).expand(call.query.shape[1], -1, -1)
+    found = dense.attend_and_reduce(dataclasses.replace(call, gram=gram_of(slices)), Swap(AS_GIVEN), asks)[1]
     pairs = {name: metric.function(found) for name, metric in METRICS.items()}
     return {name: (sums[0, 0].tolist(), counts[0, 0].tolist()) for name, (sums, counts) in pairs.items()}
 

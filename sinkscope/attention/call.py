@@ -31,6 +31,8 @@ class Call:
     first: Int[Tensor, "#batch"] = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
     """Where the first real token stands among the keys; negative where a cache has dropped it."""
     dropout: float = 0.0
+    gram: Float[Tensor, "head value_width value_width"] | None = None
+    """W_O·W_Oᵀ of each head's slice of the output projection in fp32, where a run needs it: ‖W_O·v‖² = vᵀ·gram·v."""
 
     def __post_init__(self) -> None:
         if self.query.shape[1] % self.key.shape[1]:

@@ -18,13 +18,13 @@ from sinkscope.attention.flash_band import Part
 from sinkscope.attention.flash_blocks import Rows, block_entries, reduced
 from sinkscope.attention.flash_form import Disguised, disguised
 from sinkscope.attention.norms import norms
-from sinkscope.attention.reductions import Question, Reductions
+from sinkscope.attention.reductions import OF_VECTORS, Question, Reductions
 from sinkscope.attention.swap import PLAIN, Swap
 
 FEW = 16
 """So many keys are looked up one by one: together they cost less than one product with all keys."""
 
-NO_MAPS = frozenset({"lse", "degenerate", "value_norm", "output_norm"})
+NO_MAPS = OF_VECTORS | {"lse", "degenerate"}
 """What can be had without a look at every weight, beside the mass of classes."""
 
 

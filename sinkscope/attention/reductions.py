@@ -96,6 +96,12 @@ class Reductions:
     """‖v‖ of each key, for each query head."""
     output_norm: Float[Tensor, "batch head query"] | None = None
     """‖Σwv‖ of each query: the head's output before the output projection."""
+    output_largest: Float[Tensor, "batch head query"] | None = None
+    """max|Σwv| of each query: the largest entry of that output, without its sign."""
+    value_drain: Float[Tensor, "batch head key"] | None = None
+    """‖W_O·v‖ of each key, with the head's own slice of the output projection."""
+    projected_norm: Float[Tensor, "batch head query"] | None = None
+    """‖W_O·Σwv‖ of each query: what the head adds to the layer's output."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -139,10 +145,14 @@ class Reductions:
         return Reductions(**found)
 
 
-OF_KEYS = frozenset({"received", "receivers", "value_norm"})
+OF_KEYS = frozenset({"received", "receivers", "value_norm", "value_drain"})
 """The reductions with a key axis; the others have a query axis."""
 
-OPTIONAL = frozenset(
-    {"entropy", "squares", "zeros", "lse", "degenerate", "received", "value_norm", "output_norm"},
-)
+PROJECTED = frozenset({"value_drain", "projected_norm"})
+"""The reductions that take the layer's output projection, and are None for a call without it."""
+
+OF_VECTORS = PROJECTED | {"value_norm", "output_norm", "output_largest"}
+"""The reductions of values and outputs: all are None for a layer that keeps these to itself."""
+
+OPTIONAL = OF_VECTORS | {"entropy", "squares", "zeros", "lse", "degenerate", "received"}
 """The reductions a metric can ask for by name; the others cost next to nothing and are always there."""

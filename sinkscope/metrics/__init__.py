@@ -1,10 +1,11 @@
 """Reductions to a number per head: the list of everything that is measured.
 
-To add a metric, write a function from reductions to (sum, count) in the file of its kind and list its card here.
+To add a metric, write a function from reductions to (sum, count) in the file of its kind and list its card here, or
+with the scores of dormancy where it is one of them.
 """
 
 from sinkscope.catalog import Catalog
-from sinkscope.metrics import mass, shape, vectors
+from sinkscope.metrics import dormancy, mass, shape, vectors
 from sinkscope.metrics.base import Metric
 
 __all__ = ["METRICS", "Metric"]
@@ -161,5 +162,6 @@ METRICS: Catalog[Metric] = Catalog(
             needs=frozenset({"output_norm"}),
             by_row=True,
         ),
+        *dormancy.SCORES,
     ],
 )

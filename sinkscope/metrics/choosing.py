@@ -1,19 +1,28 @@
 """Which metrics a run measures: all of them, or those that masses alone give and a few others."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from sinkscope.metrics import METRICS, Metric
+from sinkscope.metrics import METRICS, Metric, dormancy
 
 RECEIVED = "received"
 """The mass that each token receives: a table of its own, and no metric of heads, but chosen by name like one."""
 
+HIDDEN = "activations"
+"""The figures of hidden states: likewise."""
 
-def chosen(only: Collection[str] | None, extra: Sequence[Metric] = ()) -> tuple[Metric, ...]:
+GROUPS = {"dormancy": dormancy.SCORES}
+"""Metrics that one name stands for."""
+
+
+def chosen(
+    only: Collection[str] | None, extra: Sequence[Metric] = (), also: Collection[str] | None = None
+) -> tuple[Metric, ...]:
     """The standard metrics, of those that need more than masses only the ones named, and `extra` behind them.
 
-    Raises UnknownNameError for a name that is no metric's, ValueError for two metrics of one name.
+    `also` names optional metrics to be measured beside these. The name of a group stands for all of it. Raises
+    UnknownNameError for a name that is no metric's, ValueError for two metrics of one name.
     """
-    named = [METRICS[name].name for name in only or () if name != RECEIVED]
+    named = _named([*(only or ()), *(also or ())])
     found = [
         metric
         for metric in METRICS.values()
@@ -28,3 +37,14 @@ def chosen(only: Collection[str] | None, extra: Sequence[Metric] = ()) -> tuple[
 def asks_for_received(only: Collection[str] | None) -> bool:
     """Whether the mass that each token receives is wanted."""
     return only is None or RECEIVED in only
+
+
+def asks_for_hidden(only: Collection[str] | None) -> bool:
+    """Whether hidden states are to be watched."""
+    return only is None or HIDDEN in only
+
+
+def _named(names: Iterable[str]) -> set[str]:
+    """The metrics that go by these names, those of groups one by one."""
+    cards = [GROUPS[name] if name in GROUPS else (METRICS[name],) for name in names if name not in {RECEIVED, HIDDEN}]
+    return {card.name for each in cards for card in each}
