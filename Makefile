@@ -13,7 +13,7 @@ RIVALS := .venv/rivals-installed
 # Help pages are part of the documentation, so they must look the same in every terminal.
 COG := COLUMNS=80 NO_COLOR=1 TERM=dumb $(BIN)/cog -I docs
 
-.PHONY: demo test check lint types contracts docs spelling docs-write swaps benchmark architectures format clean
+.PHONY: demo test check lint types contracts docs spelling docs-write swaps verification benchmark architectures format clean
 
 demo: $(RUNTIME)
 	mkdir -p demo
@@ -45,6 +45,9 @@ docs-write: $(TOOLS)
 
 swaps: $(RUNTIME)
 	env -u SINKSCOPE_MODEL $(BIN)/python docs/swaps.py
+
+verification: $(RUNTIME)
+	env -u SINKSCOPE_MODEL $(BIN)/python docs/verification.py $(ARGS)
 
 benchmark: $(RIVALS)
 	env -u SINKSCOPE_MODEL $(BIN)/python benchmarks/measuring.py --output benchmarks --readme README.md $(ARGS)

@@ -14,8 +14,9 @@ from workload import Workload
 
 import sinkscope
 from sinkscope import observe
+from sinkscope.options import Options
 from sinkscope.predictions import losses, predict
-from sinkscope.study import Options, measure_windows
+from sinkscope.runs import measure_windows
 
 Way = Callable[[Workload, Clock], Masses | None]
 

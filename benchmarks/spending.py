@@ -87,7 +87,7 @@ def spent(workload: Workload) -> dict[str, float]:
         for stage, places in STAGES.items():
             for home, name in places:
                 stack.enter_context(patch.object(home, name, ledger.watched(stage, getattr(home, name))))
-        study.measure_windows(workload.model, workload.tokenizer, workload.windows, study.Options())
+        runs.measure_windows(workload.model, workload.tokenizer, workload.windows, runs.Options())
         ledger.settle()
     return {stage: ledger.seconds[stage] for stage in STAGES}
 

@@ -11,8 +11,10 @@ from typer.main import get_command
 from sinkscope import METRICS, NORMALIZERS, TOKEN_CLASSES
 from sinkscope.cli.app import app
 from sinkscope.exporters import EXPORTERS
+from sinkscope.hidden import ACTIVATIONS
 from sinkscope.metrics import Metric
 from sinkscope.normalizers import Normalizer
+from sinkscope.protocols import PROTOCOLS
 
 STEADY = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
 """The same page from every terminal."""
@@ -25,6 +27,30 @@ def metrics() -> str:
     """Every metric by the name of its column."""
     rows = ([f"`{_column(card)}`", card.unit, _bounds(card), card.summary] for card in METRICS.values())
     return _table(["column", "unit", "range", "definition"], rows)
+
+
+def activations() -> str:
+    """Every figure of hidden states by the name of its column."""
+    rows = ([f"`{each.name}`", each.unit, each.summary, each.source] for each in ACTIVATIONS.values())
+    return _table(["column", "unit", "definition", "source"], rows)
+
+
+def protocols() -> str:
+    """Every protocol by what it takes and gives."""
+    rows = (
+        [f"`{card.name}`", f"{card.seq_len:,}", f"{card.windows:,}", f"{card.epsilon:g}", card.summary, card.source]
+        for card in PROTOCOLS.values()
+    )
+    return _table(["protocol", "tokens", "samples", "ε", "what it is known for", "source"], rows)
+
+
+def conventions() -> str:
+    """What each protocol states, its columns first."""
+    parts = []
+    for card in PROTOCOLS.values():
+        columns = ", ".join(f"`{figure}`" for figure in card.figures)
+        parts += [f"### {card.name}\n", f"Columns: {columns}\n", *(f"* {each}" for each in card.conventions), ""]
+    return "\n".join(parts)
 
 
 def token_classes() -> str:

@@ -8,16 +8,19 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         NothingObservedError,
         OutputError,
+        ProtocolError,
         ReportError,
         SinkscopeError,
         TextError,
         UnknownNameError,
         UnsupportedModelError,
     )
+    from sinkscope.hidden import ACTIVATIONS
     from sinkscope.metrics import METRICS
     from sinkscope.models import load
     from sinkscope.normalizers import NORMALIZERS
     from sinkscope.patch import patched
+    from sinkscope.protocols import PROTOCOLS
     from sinkscope.report import Report
     from sinkscope.study import compare, measure
     from sinkscope.tokens import TOKEN_CLASSES
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ACTIVATIONS",
     "METRICS",
     "NORMALIZERS",
+    "PROTOCOLS",
     "TOKEN_CLASSES",
     "ModelNotFoundError",
     "NothingObservedError",
     "OutputError",
+    "ProtocolError",
     "Report",
     "ReportError",
     "SinkscopeError",
@@ -44,8 +50,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ACTIVATIONS": "sinkscope.hidden",
     "METRICS": "sinkscope.metrics",
     "NORMALIZERS": "sinkscope.normalizers",
+    "PROTOCOLS": "sinkscope.protocols",
     "TOKEN_CLASSES": "sinkscope.tokens",
     "Report": "sinkscope.report",
     "load": "sinkscope.models",

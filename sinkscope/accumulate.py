@@ -82,6 +82,38 @@ def standard_error(influences: Float[Tensor, "window *head"]) -> Float[Tensor, "
     return (influences.square().sum(0) * (windows / (windows - 1))).sqrt()
 
 
+def draws(windows: int, count: int, seed: int) -> Float[Tensor, "resample window"]:
+    """How often each window is in each of `count` bootstrap samples, drawn with replacement."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(windows, (count, windows), generator=generator)
+    times = torch.zeros(count, windows, dtype=torch.float64)
+    return times.scatter_add_(1, drawn, torch.ones_like(times))
+
+
+def resampled(
+    sums: Float[Tensor, "window *head"],
+    counts: Float[Tensor, "window *head"],
+    times: Float[Tensor, "resample window"],
+) -> Float[Tensor, "resample *head"]:
+    """The ratio over the windows of each bootstrap sample; NaN in one that counts nothing."""
+    found: Tensor = torch.tensordot(times, sums, 1) / torch.tensordot(times, counts, 1)
+    return found
+
+
+def interval(values: Float[Tensor, "resample *head"]) -> tuple[Float[Tensor, "*head"], Float[Tensor, "*head"]]:
+    """The 95 % percentile interval of what bootstrap samples gave: the 2.5th percentile and the 97.5th.
+
+    Samples that gave nothing are left out. A single window resamples to itself, which says nothing: give it no draws.
+    """
+    ends = torch.tensor([0.025, 0.975], dtype=values.dtype)
+    # torch refuses to look at more than 2^24 numbers at once.
+    few = max(1, (1 << 23) // len(values))
+    parts = torch.split(values.reshape(len(values), -1), few, dim=1)
+    found = torch.cat([torch.nanquantile(part, ends, dim=0) for part in parts], dim=1)
+    low, high = found.reshape(2, *values.shape[1:])
+    return low, high
+
+
 def _exact(tensor: Tensor) -> Tensor:
     # MPS has no fp64, so its sums leave the device at once.
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

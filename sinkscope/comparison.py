@@ -1,6 +1,7 @@
 """Every window once under each normalizer, all through the same code path, so that differences are the normalizers'."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -144,8 +145,11 @@ def _forward(
     scored_only: bool = False,
 ) -> Predictions:
     question = batches.question(windows)
-    replacer = _Replacer(record, question, windows, plan, batches.path, scored_only=scored_only)
-    with shown.seam(model, replacer):
+    replacer = _Replacer(record, question, windows, plan, batches, scored_only=scored_only)
+    with ExitStack() as stack:
+        stack.enter_context(shown.seam(model, replacer))
+        if not scored_only:
+            stack.enter_context(batches.watched(model, record, windows))
         found = predict(model, *batches.at(windows), chunked=shown.chunked)
     if missed := plan.missed(replacer.seen):
         raise UnsupportedModelError(
@@ -162,7 +166,7 @@ class _Replacer:
     question: Question
     windows: range
     plan: Plan
-    path: Path
+    batches: Batches
     scored_only: bool
 
     def __post_init__(self) -> None:
@@ -174,9 +178,10 @@ class _Replacer:
         self.seen.add(site.name)
         swap = self.plan.swap(site) or PLAIN
         check_heads(site, call, swap)
-        path = taken(call, swap, self.path, self.question)
+        asked, call = self.batches.path, self.batches.projections.of(site, call)
+        path = taken(call, swap, asked, self.question)
         if self.scored_only:
-            return attend(call, swap, self.path)
-        output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), self.path)
+            return attend(call, swap, asked)
+        output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), asked)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)
         return output

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import pandas as pd
 from torch import Tensor
 
 from sinkscope import tables
-from sinkscope.accumulate import Tally, influences, ratio, standard_error
+from sinkscope.accumulate import influences, ratio, resampled, standard_error
 from sinkscope.levels import EDGES
 from sinkscope.record import Record
-from sinkscope.tables import Pair, Row
+from sinkscope.tables import Pair, Row, Sheet, perplexity_of
 
 PER_HEAD = (
     "first_mass",
@@ -27,31 +28,33 @@ PER_HEAD = (
 """The figures whose change is given head by head; the model's means have it for all."""
 
 
-def summary(baseline: Record, record: Record, columns: tuple[str, ...]) -> Row:
+def summary(baseline: Record, record: Record, sheet: Sheet) -> Row:
     """The scores against the baseline, and the change of every mean with its paired standard error."""
-    row = _scores(record) | _loss(baseline, record)
-    for name, (before, after) in _pairs(baseline, record, columns).items():
+    row = _scores(record, sheet) | _loss(baseline, record, sheet)
+    for name, (before, after) in _pairs(baseline, record, sheet.columns).items():
         defined = (before[1].sum(0) > 0) & (after[1].sum(0) > 0)
-        row[f"{name}_delta"], row[f"{name}_delta_se"] = _difference(before, after, defined)
+        row |= _difference(f"{name}_delta", _only(before, defined), _only(after, defined), sheet)
     return row
 
 
-def heads(baseline: Record, record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
+def heads(baseline: Record, record: Record, sheet: Sheet) -> pd.DataFrame:
     """The table of heads, with the change of the PER_HEAD figures in each."""
     found: dict[str, list[float]] = {}
-    for name, (before, after) in _pairs(baseline, record, columns).items():
+    for name, (before, after) in _pairs(baseline, record, sheet.columns).items():
         if name in PER_HEAD:
             found[f"{name}_delta"] = (ratio(*after) - ratio(*before)).tolist()
-            found[f"{name}_delta_se"] = standard_error(influences(*after) - influences(*before)).tolist()
-    return pd.concat([tables.heads(record, columns, fixed), pd.DataFrame(found)], axis=1)
+            pulls = influences(*after) - influences(*before)
+            errors = sheet.errors(f"{name}_delta", pulls, partial(_changes, before, after))
+            found |= {key: error.tolist() for key, error in errors.items()}
+    return pd.concat([tables.heads(record, sheet), pd.DataFrame(found)], axis=1)
 
 
-def sweep(baseline: Record, records: Sequence[tuple[int, str, Record]]) -> pd.DataFrame:
+def sweep(baseline: Record, records: Sequence[tuple[int, str, Record]], sheet: Sheet) -> pd.DataFrame:
     """One row per (normalizer, layer) of a sweep: what swapping that layer alone does to the loss."""
     rows = []
     for layer, normalizer, record in records:
-        row = {"normalizer": normalizer, "layer": layer} | tables.loss(record) | _loss(baseline, record)
-        rows.append(row | _scores(record))
+        row = {"normalizer": normalizer, "layer": layer} | tables.loss(record, sheet) | _loss(baseline, record, sheet)
+        rows.append(row | _scores(record, sheet))
     return pd.DataFrame(rows)
 
 
@@ -62,40 +65,38 @@ def levels(records: Sequence[Record]) -> pd.DataFrame:
         for call, layer in tables.numbered(record):
             if not layer.by_level.windows:
                 continue
-            share = ratio(*layer.by_level.by_window())
+            pair = layer.by_level.by_window()
+            share, error = ratio(*pair), standard_error(influences(*pair))
             for head in range(layer.heads):
                 place = tables.place(record, layer, call) | {"head": head}
                 for level, (low, high) in enumerate(pairwise(EDGES)):
-                    rows.append(place | {"lse_from": low, "lse_to": high, "share": float(share[head, level])})
+                    figures = {"share": float(share[head, level]), "share_se": float(error[head, level])}
+                    rows.append(place | {"lse_from": low, "lse_to": high} | figures)
     return pd.DataFrame(rows)
 
 
-def _scores(record: Record) -> Row:
+def _scores(record: Record, sheet: Sheet) -> Row:
     """How far the predictions are from the baseline's."""
     row: Row = {}
     for name, tally in (("kl_to_baseline", record.divergence), ("top1_agreement", record.agreement)):
-        row[name], row[f"{name}_se"] = _scored(tally)
+        pair = tally.by_window()
+        row[name] = float(ratio(*pair)[0])
+        errors = sheet.errors(name, influences(*pair), partial(resampled, *pair))
+        row |= {key: float(error[0]) for key, error in errors.items()}
     return row
 
 
-def _scored(tally: Tally) -> tuple[float, float]:
-    sums, counts = tally.by_window()
-    return float(ratio(sums, counts)[0]), float(standard_error(influences(sums, counts))[0])
-
-
-def _loss(baseline: Record, record: Record) -> Row:
+def _loss(baseline: Record, record: Record, sheet: Sheet) -> Row:
     before, after = baseline.loss.by_window(), record.loss.by_window()
-    change = float((ratio(*after) - ratio(*before))[0])
-    error = float(standard_error(influences(*after) - influences(*before))[0])
-    first, second = (tables.loss(each)["perplexity"] for each in (baseline, record))
+    row = _difference("nll_delta", before, after, sheet)
+    first, second = (perplexity_of(float(ratio(*pair)[0])) for pair in (before, after))
+    row["perplexity_delta"] = second - first
+    if not math.isfinite(second):
+        return row | {key.replace("nll", "perplexity"): math.nan for key in row if key.startswith("nll_delta_")}
     # The perplexity's error by the delta method: each window pulls it by itself times its pull on the loss.
-    pull = second * influences(*after) - first * influences(*before) if math.isfinite(second) else None
-    return {
-        "nll_delta": change,
-        "nll_delta_se": error,
-        "perplexity_delta": second - first,
-        "perplexity_delta_se": math.nan if pull is None else float(standard_error(pull)[0]),
-    }
+    pulls = second * influences(*after) - first * influences(*before)
+    errors = sheet.errors("perplexity_delta", pulls, partial(_perplexities, before, after))
+    return row | {key: float(error[0]) for key, error in errors.items()}
 
 
 def _pairs(baseline: Record, record: Record, columns: tuple[str, ...]) -> dict[str, tuple[Pair, Pair]]:
@@ -104,10 +105,22 @@ def _pairs(baseline: Record, record: Record, columns: tuple[str, ...]) -> dict[s
     return {name: (before[name], after[name]) for name in after if name in before}
 
 
-def _difference(before: Pair, after: Pair, defined: Tensor) -> tuple[float, float]:
-    """The change of the mean over the heads in which the figure is defined both times."""
-    before = (before[0][:, defined], before[1][:, defined])
-    after = (after[0][:, defined], after[1][:, defined])
-    change = float((ratio(*after) - ratio(*before)).mean())
-    pull: Tensor = (influences(*after) - influences(*before)).mean(dim=1)
-    return change, float(standard_error(pull))
+def _only(pair: Pair, defined: Tensor) -> tuple[Tensor, Tensor]:
+    return pair[0][:, defined], pair[1][:, defined]
+
+
+def _difference(name: str, before: Pair, after: Pair, sheet: Sheet) -> Row:
+    """The change of a mean over heads, with its error paired by window."""
+    pulls = (influences(*after) - influences(*before)).mean(dim=1)
+    errors = sheet.errors(name, pulls, lambda times: _changes(before, after, times).mean(dim=1))
+    row = {name: float((ratio(*after) - ratio(*before)).mean())}
+    return row | {key: float(error) for key, error in errors.items()}
+
+
+def _changes(before: Pair, after: Pair, times: Tensor) -> Tensor:
+    """The change of each head's figure in each bootstrap sample, of the same windows before and after."""
+    return resampled(*after, times) - resampled(*before, times)
+
+
+def _perplexities(before: Pair, after: Pair, times: Tensor) -> Tensor:
+    return resampled(*after, times).exp() - resampled(*before, times).exp()

@@ -6,6 +6,7 @@
     ├── NothingObservedError    a run ended with no attention call
     ├── ModelNotFoundError      no such model, gated, offline, or not a transformers repository
     ├── TextError               empty, undecodable or too short
+    ├── ProtocolError           an option that contradicts the protocol that was named
     ├── OutputError             a path that cannot be written, found before the model loads
     └── ReportError             a file that is not a sinkscope report
 
@@ -38,6 +39,10 @@ class ModelNotFoundError(SinkscopeError):
 
 class TextError(SinkscopeError):
     """A text that is empty, undecodable or too short."""
+
+
+class ProtocolError(SinkscopeError):
+    """An option that contradicts the protocol that was named."""
 
 
 class OutputError(SinkscopeError):

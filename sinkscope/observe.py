@@ -1,7 +1,8 @@
 """The run itself: every window once through the model, each layer's attention reduced as it goes by."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Int
@@ -14,9 +15,13 @@ from sinkscope.attention.paths import Path, attend_and_reduce, reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
+from sinkscope.hidden import Activation
+from sinkscope.hidden.layers import Layers
+from sinkscope.hidden.record import HiddenRecord
 from sinkscope.metrics import Metric
 from sinkscope.predictions import losses, predict
 from sinkscope.progress import Progress
+from sinkscope.projections import Projections
 from sinkscope.record import Layer, Record
 
 
@@ -34,6 +39,12 @@ class Batches:
     positions: Int[Tensor, "query"] | None = None
     """The queries of each window whose weights are reduced; None for all."""
     path: Path = Path.auto
+    layers: Layers | None = None
+    """Whose outputs are watched as hidden states; None for no layer's."""
+    activations: tuple[Activation, ...] = ()
+    """The figures of hidden states."""
+    projections: Projections = field(default_factory=Projections)
+    """What is known of output projections; nothing where no metric needs them."""
 
     def of(self, size: int) -> Iterator[range]:
         """The windows of each batch, in order."""
@@ -48,7 +59,18 @@ class Batches:
     def record(self, normalizer: str) -> Record:
         """An empty record for all the windows."""
         count, length = self.ids.shape
-        return Record.start(normalizer, count, length, self.metrics)
+        record = Record.start(normalizer, count, length, self.metrics)
+        if self.layers is not None:
+            record.hidden = HiddenRecord(normalizer, self.layers, self.activations)
+        return record
+
+    @contextmanager
+    def watched(self, model: PreTrainedModel, record: Record, windows: range) -> Iterator[None]:
+        """Take hidden states into the record while the model runs these windows once, where they are asked for."""
+        with ExitStack() as stack:
+            if record.hidden is not None:
+                stack.enter_context(record.hidden.watch(model, windows, self.at(windows)[1]))
+            yield
 
     def question(self, windows: range) -> Question:
         """What to ask of every call over these windows: query 0, whose row is trivially 1, is left out of the means."""
@@ -84,9 +106,9 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
 
     progress("measuring", 0, tokens)
     for windows in batches.of(size):
-        observer = _Observer(record, batches.question(windows), windows, batches.path, told, same)
+        observer = _Observer(record, batches.question(windows), windows, batches, told, same)
         ids, keep = batches.at(windows)
-        with shown.seam(model, observer):
+        with shown.seam(model, observer), batches.watched(model, record, windows):
             found = predict(model, ids, keep, chunked=shown.chunked)
         if observer.seen != expected:
             raise UnsupportedModelError(
@@ -104,7 +126,7 @@ class _Observer:
     record: Record
     question: Question
     windows: range
-    path: Path
+    batches: Batches
     told: Callable[[], None]
     same: dict[tuple[object, ...], bool]
     """For each shape of calls, whether our kernel's output was the model's own to the last bit."""
@@ -114,7 +136,8 @@ class _Observer:
         if not_of_tokens(call, self.question.keep.shape[1]):
             return own()
         question = self.question.to(call.query.device)
-        path = taken(call, PLAIN, self.path, question)
+        call = self.batches.projections.of(site, call)
+        path = taken(call, PLAIN, self.batches.path, question)
         output, reductions = self._seen(call, own, question, path)
         self._check(site, call, output, question.keep)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)

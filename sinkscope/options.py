@@ -3,17 +3,23 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from sinkscope.accumulate import draws
 from sinkscope.attention.paths import Path
 from sinkscope.corpus import Windows
+from sinkscope.hidden import ACTIVATIONS, Activation
 from sinkscope.metrics import METRICS, Metric
-from sinkscope.metrics.choosing import asks_for_received, chosen
+from sinkscope.metrics.choosing import asks_for_hidden, asks_for_received, chosen
 from sinkscope.observe import Batches
 from sinkscope.progress import Progress, silent
+from sinkscope.protocols import OWN, PROTOCOLS, Protocol
 from sinkscope.sampling import systematic
 from sinkscope.tokens import TOKEN_CLASSES, Tokens, classify
+
+LEAST_DRAWS = 100
+"""Bootstrap samples below which a percentile interval is noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +29,25 @@ class Options:
     `batch_size` counts windows per forward (None: what fits). `attention` is `flash`, `dense`, or `auto` for flash
     where it serves; one that is asked for by name is never replaced by the other. `initial` counts the leading keys
     that are initial, and `epsilon` is the threshold of the sink rate. Cards in `metrics` are measured beside the
-    catalog's. `origin` says where the model came from and `command` how the run was started; both go into the metadata
-    only.
+    catalog's, and so are the figures of the `protocol`. `bootstrap` counts samples of windows for 95 % intervals,
+    drawn from `seed` like the sample of queries. `also` names optional metrics. With `gradients`, the norm of the
+    loss's gradient is measured at each input, and the effective rank and mean cosine of hidden states. `origin` says
+    where the model came from and `command` how the run was started; both go into the metadata only.
     """
 
     batch_size: int | None = None
     attention: str = "auto"
     only: Collection[str] | None = None
+    also: Collection[str] | None = None
     classes: Collection[str] | None = None
     metrics: Sequence[Metric] = ()
     queries: int | None = None
     seed: int = 0
     initial: int = 4
     epsilon: float = 0.3
+    protocol: Protocol = PROTOCOLS[OWN]
+    bootstrap: int | None = None
+    gradients: bool = False
     origin: Mapping[str, object] | None = None
     command: Sequence[str] | None = None
     progress: Progress = silent
@@ -50,11 +62,31 @@ class Options:
             keep=windows.keep,
             marked=self._marked(tokens),
             epsilon=self.epsilon,
-            metrics=chosen(self.only, [*self.metrics, *(METRICS[name] for name in telling)]),
+            metrics=chosen(
+                self.only, [*self.metrics, *self.protocol.metrics, *(METRICS[name] for name in telling)], self.also
+            ),
+            activations=self._activations(),
             received=asks_for_received(self.only),
             positions=self._positions(windows.ids.shape[1]),
             path=path,
         )
+
+    def _activations(self) -> tuple[Activation, ...]:
+        """The figures of hidden states; the dear ones, which tell of collapse, with the gradients."""
+        if not asks_for_hidden(self.only):
+            return ()
+        return tuple(card for card in ACTIVATIONS.values() if self.gradients or not card.optional)
+
+    def draws(self, windows: int) -> Float[Tensor, "resample window"] | None:
+        """The bootstrap samples of so many windows; None where none are asked for, or there is nothing to resample.
+
+        Raises ValueError for fewer than 100, whose 2.5th percentile is noise.
+        """
+        if self.bootstrap is None or windows < 2:
+            return None
+        if self.bootstrap < LEAST_DRAWS:
+            raise ValueError(f"expected at least {LEAST_DRAWS} bootstrap samples, got {self.bootstrap}")
+        return draws(windows, self.bootstrap, self.seed)
 
     def _marked(self, tokens: Tokens) -> dict[str, Bool[Tensor, "window position"]]:
         wanted = None if self.classes is None else {"first", *(TOKEN_CLASSES[name].name for name in self.classes)}

@@ -90,6 +90,13 @@ def patched(
     shown = handshake(model, torch.arange(TOKENS)[None] % vocabulary)
     chosen = plan(shown.sites, swap, layers, heads)
     check_anchored(model, shown, chosen)
+    with swapped(model, shown, chosen):
+        yield
+
+
+@contextmanager
+def swapped(model: PreTrainedModel, shown: Handshake, chosen: Plan) -> Iterator[None]:
+    """Follow a plan while the block runs, for a model whose handshake is done; raises what `patched` raises there."""
     seen: set[str] = set()
 
     def replace_call(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
@@ -104,7 +111,8 @@ def patched(
         yield
     if missed := chosen.missed(seen):
         raise UnsupportedModelError(
-            f"{len(missed)} of {len(chosen.swaps)} layers were never called while {swap.label} was in place "
+            f"{len(missed)} of {len(chosen.swaps)} layers were never called while "
+            f"{chosen.swaps[missed[0]].label} was in place "
             f"({missed[0]}): nothing was swapped there"
         )
 

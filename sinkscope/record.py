@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from sinkscope.accumulate import Sums, Tally
-from sinkscope.attention import Call, Reductions, Site
+from sinkscope.attention import OF_VECTORS, Call, Reductions, Site
+from sinkscope.hidden.record import HiddenRecord
 from sinkscope.levels import share_by_level
 from sinkscope.metrics import Metric
 from sinkscope.positions import Received, bin_edges, first_mass_by_position
@@ -70,6 +73,10 @@ class Record:
     """Where there is a baseline to compare with: KL to it, and how often the same token comes first."""
     sample: tuple[int, int] = (1, 1)
     """How many queries of how many were reduced in each window, where they were sampled."""
+    hidden: HiddenRecord | None = None
+    """What was seen of hidden states, where they were asked for."""
+    gradients: Float[Tensor, "window position"] | None = None
+    """The norm of the loss's gradient at each input embedding, where it was asked for."""
     largest_difference: float | None = None
     """Between a layer's own output and ours, over all calls that were checked; None where none was."""
 
@@ -110,8 +117,8 @@ class Record:
 
 
 def _sums(metric: Metric, reductions: Reductions) -> Sums:
-    """What the metric makes of a call; undefined if it needs norms of values and the layer keeps those to itself."""
-    if all(getattr(reductions, name) is not None for name in metric.needs & {"value_norm", "output_norm"}):
+    """What the metric makes of a call; undefined if it needs vectors that the layer keeps to itself, or projected."""
+    if all(getattr(reductions, name) is not None for name in metric.needs & OF_VECTORS):
         return metric.function(reductions)
     nothing = torch.zeros_like(reductions.mass if metric.per_class else reductions.row_mass).sum(dim=2)
     return nothing, nothing

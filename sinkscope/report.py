@@ -32,9 +32,14 @@ class Report:
     * `tokens`: one row per (normalizer, window, position): the token, its class, and the mass it receives.
     * `positions`: one row per (normalizer, layer, call, head, bin of query positions): first-token mass.
     * `summary`: one row per normalizer: unweighted means over all heads, and the perplexity.
+    * `documents`: one row per (normalizer, document): the same means and the perplexity over its windows alone.
+    * `protocols`: one row per (normalizer, protocol, figure): what a named protocol is read off by.
+    * `activations`: one row per (normalizer, layer, call): figures of the layer's hidden states and attention output.
+    * `massive`: one row per (normalizer, layer, call, rank): the largest entries of the hidden states.
     * `lse`: one row per (normalizer, layer, call, head, level) of a comparison that log-sum-exp explains, else empty.
     * `sweep`: one row per (normalizer, layer) of a sweep that swaps one layer at a time, else empty.
 
+    Every table names the protocol that was followed; several protocols stand below each other.
     Undefined is null (NaN in a frame), and `metadata["undefined"]` says why. In the file an infinite figure is the
     string "inf" or "-inf", since JSON has none.
     """
@@ -47,6 +52,10 @@ class Report:
     metadata: dict[str, Any] = field(default_factory=dict)
     lse: pd.DataFrame = field(default_factory=pd.DataFrame)
     sweep: pd.DataFrame = field(default_factory=pd.DataFrame)
+    documents: pd.DataFrame = field(default_factory=pd.DataFrame)
+    protocols: pd.DataFrame = field(default_factory=pd.DataFrame)
+    activations: pd.DataFrame = field(default_factory=pd.DataFrame)
+    massive: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables by name."""
@@ -54,13 +63,22 @@ class Report:
         return {name: getattr(self, name) for name in names}
 
     def first(self) -> "Report":
-        """The run under its first normalizer alone: the baseline where several were compared, else all there is."""
-        return self.under(self.summary["normalizer"].iloc[0])
+        """The run under its first protocol and normalizer: the baseline of a comparison, else all there is."""
+        row = self.summary.iloc[0]
+        return self.by(row["protocol"]).under(row["normalizer"]) if "protocol" in row else self.under(row["normalizer"])
 
-    def under(self, name: str) -> "Report":
+    def under(self, normalizer: str) -> "Report":
         """The run under one normalizer alone, by its name in the tables."""
+        return self._only("normalizer", normalizer)
+
+    def by(self, protocol: str) -> "Report":
+        """The run by one protocol alone, with that run's own metadata."""
+        runs = self.metadata.get("runs", {})
+        return dataclasses.replace(self._only("protocol", protocol), metadata=runs.get(protocol, self.metadata))
+
+    def _only(self, column: str, value: str) -> "Report":
         tables: dict[str, Any] = {
-            key: table[table["normalizer"] == name].reset_index(drop=True) if "normalizer" in table else table
+            key: table[table[column] == value].reset_index(drop=True) if column in table else table
             for key, table in self.tables().items()
         }
         return dataclasses.replace(self, **tables)

@@ -1,7 +1,9 @@
 """From what a run recorded to the tidy tables of a report."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sinkscope.accumulate import influences, ratio, standard_error
+from sinkscope.accumulate import influences, interval, ratio, resampled, standard_error
 from sinkscope.record import Layer, Record
 from sinkscope.sampling import replicates, sampling_error
 
@@ -19,32 +21,86 @@ Pair = tuple[Float[Tensor, "window head"], Float[Tensor, "window head"]]
 """Sums and counts of one figure."""
 
 
-def heads(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """What the tables of a run have in common: its classes of tokens, and what is the same in every row.
+
+    With `draws`, figures have the 95 % interval of these bootstrap samples of windows, beside their standard errors.
+    """
+
+    columns: tuple[str, ...]
+    fixed: Row = field(default_factory=dict)
+    draws: Float[Tensor, "resample window"] | None = None
+
+    def errors(self, name: str, pulls: Tensor, again: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """The error of a figure over windows, from their influences and from the figure `again` in each sample."""
+        found = {f"{name}_se": standard_error(pulls)}
+        if self.draws is not None:
+            found[f"{name}_low"], found[f"{name}_high"] = interval(again(self.draws))
+        return found
+
+
+def heads(record: Record, sheet: Sheet) -> pd.DataFrame:
     """One row per head: where it is, how it was measured, every figure and its standard error over windows."""
     rows = []
     for call, layer in numbered(record):
         row = place(record, layer, call)
-        rows += [row | {"head": head} | _kind(layer) | fixed for head in range(layer.heads)]
-    return pd.concat([pd.DataFrame(rows), pd.DataFrame(_figures(record, columns))], axis=1)
+        rows += [row | {"head": head} | _kind(layer) | sheet.fixed for head in range(layer.heads)]
+    return pd.concat([pd.DataFrame(rows), pd.DataFrame(_figures(record, sheet))], axis=1)
 
 
-def layers(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
+def layers(record: Record, sheet: Sheet) -> pd.DataFrame:
     """One row per attention call: the unweighted means of its heads, with standard errors over windows."""
     rows = [
-        place(record, layer, call) | {"module": layer.name} | _kind(layer) | {"heads": layer.heads} | fixed
+        place(record, layer, call) | {"module": layer.name} | _kind(layer) | {"heads": layer.heads} | sheet.fixed
         for call, layer in numbered(record)
     ]
     group = torch.tensor([index for index, layer in enumerate(record.in_order()) for _ in range(layer.heads)])
-    return pd.concat([pd.DataFrame(rows), pd.DataFrame(_means(record, group, columns))], axis=1)
+    return pd.concat([pd.DataFrame(rows), pd.DataFrame(_means(record, group, sheet))], axis=1)
 
 
-def summary(record: Record, columns: tuple[str, ...], fixed: Row) -> pd.DataFrame:
+def summary(record: Record, sheet: Sheet) -> pd.DataFrame:
     """One row: the unweighted means over all heads of the model, and the loss."""
     row: Row = {"normalizer": record.normalizer, "layers": len(record.layers)}
     row["heads"] = sum(layer.heads for layer in record.layers.values())
-    row["first_queries"] = _first_queries(record, columns)
-    means = _means(record, torch.zeros(row["heads"], dtype=torch.int64), columns)
-    return pd.DataFrame([row | fixed | {name: float(mean[0]) for name, mean in means.items()} | loss(record)])
+    row["first_queries"] = _first_queries(record, sheet.columns)
+    means = _means(record, torch.zeros(row["heads"], dtype=torch.int64), sheet)
+    figures = {name: float(mean[0]) for name, mean in means.items()}
+    return pd.DataFrame([row | sheet.fixed | figures | loss(record, sheet)])
+
+
+def documents(record: Record, sheet: Sheet, of: Sequence[str]) -> pd.DataFrame:
+    """One row per document: its windows, and the model's means and loss over them alone; `of` names each window's."""
+    names = list(dict.fromkeys(of))
+    group = torch.tensor([names.index(name) for name in of])
+    windows = torch.bincount(group, minlength=len(names))
+    row: Row = {"normalizer": record.normalizer, "document": names, "windows": windows.numpy()}
+    for name, pair in pooled(record, record.in_order(), sheet.columns).items():
+        row |= _by_document(name, pair, group, windows)
+    row |= _by_document("nll", record.loss.by_window(), group, windows)
+    row["perplexity"] = [perplexity_of(nll) for nll in row["nll"]]
+    row["tokens_scored"] = _grouped(record.loss.by_window()[1], group, len(names))[:, 0].long().numpy()
+    return pd.DataFrame(row)
+
+
+def _by_document(
+    name: str, pair: Pair, group: Int[Tensor, "window"], windows: Int[Tensor, "document"]
+) -> dict[str, Any]:
+    """The mean over heads of a figure in each document, and its error over the document's own windows."""
+    sums, counts = (_grouped(side, group, len(windows)) for side in pair)
+    defined = counts > 0
+    some = defined.sum(1)
+    figure = (sums / counts).masked_fill(~defined, 0).sum(1) / some
+    pulls = (pair[0] - (sums / counts)[group] * pair[1]) / counts[group]
+    pull = pulls.masked_fill(~defined[group], 0).sum(1) / some[group]
+    spread = _grouped(pull.square(), group, len(windows)) * windows / (windows - 1)
+    error = spread.sqrt().masked_fill(windows < 2, math.nan)
+    return {name: figure.numpy(), f"{name}_se": error.numpy()}
+
+
+def _grouped(values: Float[Tensor, "window *head"], group: Int[Tensor, "window"], count: int) -> Tensor:
+    """The sums over the windows of each document."""
+    return values.new_zeros(count, *values.shape[1:]).index_add_(0, group, values)
 
 
 def _first_queries(record: Record, columns: tuple[str, ...]) -> int:
@@ -53,31 +109,34 @@ def _first_queries(record: Record, columns: tuple[str, ...]) -> int:
     return int(sum(float(counts[..., columns.index("first")].sum()) for _, counts in pairs))
 
 
-def loss(record: Record) -> Row:
+def loss(record: Record, sheet: Sheet) -> Row:
     """Perplexity exp(ΣNLL/Σtokens) and the loss behind it in nats; null where no token was scored."""
     sums, counts = record.loss.by_window()
     nll = float(ratio(sums, counts)[0])
-    error = float(standard_error(influences(sums, counts))[0])
+    errors = sheet.errors("nll", influences(sums, counts), partial(resampled, sums, counts))
+    row = {"nll": nll} | {name: float(error[0]) for name, error in errors.items()}
+    perplexity = perplexity_of(nll)
+    ends = {f"perplexity_{end}": perplexity_of(row[f"nll_{end}"]) for end in ("low", "high") if f"nll_{end}" in row}
+    error = {"perplexity_se": perplexity * row["nll_se"]}
+    return {"perplexity": perplexity} | error | ends | row | {"tokens_scored": int(counts.sum())}
+
+
+def perplexity_of(nll: float) -> float:
+    """The perplexity of a loss in nats, infinite where it overflows."""
     try:
-        perplexity = math.exp(nll)
+        return math.exp(nll)
     except OverflowError:
-        perplexity = math.inf
-    return {
-        "perplexity": perplexity,
-        "perplexity_se": perplexity * error,
-        "nll": nll,
-        "nll_se": error,
-        "tokens_scored": int(counts.sum()),
-    }
+        return math.inf
 
 
 def positions(record: Record) -> pd.DataFrame:
     """First-token mass by how far behind the first token a query stands, one row per head and bin."""
-    rows, figures, queries = [], [], []
+    rows, figures, errors, queries = [], [], [], []
     for call, layer in numbered(record):
         rows += [place(record, layer, call) | {"head": head} for head in range(layer.heads)]
         sums, counts = layer.by_position.by_window()
         figures.append(ratio(sums, counts))
+        errors.append(standard_error(influences(sums, counts)))
         queries.append(counts.sum(0).long())
     heads, bins = len(rows), len(record.edges) - 1
     table = pd.DataFrame(rows).loc[np.repeat(np.arange(heads), bins)].reset_index(drop=True)
@@ -86,6 +145,7 @@ def positions(record: Record) -> pd.DataFrame:
         query_to=np.tile(record.edges[1:], heads) - 1,
         queries=torch.cat(queries).flatten().numpy(),
         first_mass=torch.cat(figures).flatten().numpy(),
+        first_mass_se=torch.cat(errors).flatten().numpy(),
     )
 
 
@@ -131,17 +191,18 @@ def _kind(layer: Layer) -> Row:
     return {"layer_type": layer.kind, "window_length": math.nan if window is None else float(window)}
 
 
-def _figures(record: Record, columns: tuple[str, ...]) -> dict[str, Any]:
+def _figures(record: Record, sheet: Sheet) -> dict[str, Any]:
     """Every figure of every head, layers in order."""
-    pairs = pooled(record, record.in_order(), columns)
-    figures = {"queries": pairs["row_mass"][1].sum(0).long().numpy()}
-    by_class = {f"{column}_mass": f"{column}_queries" for column in columns}
-    for name, (sums, counts) in pairs.items():
-        figures[name] = ratio(sums, counts).numpy()
-        figures[f"{name}_se"] = standard_error(influences(sums, counts)).numpy()
+    pairs = pooled(record, record.in_order(), sheet.columns)
+    figures: dict[str, Any] = {"queries": pairs["row_mass"][1].sum(0).long().numpy()}
+    by_class = {f"{column}_mass": f"{column}_queries" for column in sheet.columns}
+    for name, pair in pairs.items():
+        figures[name] = ratio(*pair).numpy()
+        errors = sheet.errors(name, influences(*pair), partial(resampled, *pair))
+        figures |= {key: error.numpy() for key, error in errors.items()}
         if name in by_class:
-            figures[by_class[name]] = counts.sum(0).numpy()
-    for name, pair in pooled(record, record.in_order(), columns, sampled=True).items():
+            figures[by_class[name]] = pair[1].sum(0).numpy()
+    for name, pair in pooled(record, record.in_order(), sheet.columns, sampled=True).items():
         figures[f"{name}_sampling_se"] = _sampling_error(record, influences(*pair)).numpy()
     return figures
 
@@ -164,16 +225,25 @@ def pooled(record: Record, chosen: list[Layer], columns: tuple[str, ...], *, sam
     }
 
 
-def _means(record: Record, group: Int[Tensor, "head"], columns: tuple[str, ...]) -> dict[str, Any]:
+def _means(record: Record, group: Int[Tensor, "head"], sheet: Sheet) -> dict[str, Any]:
     """Unweighted means over the heads of each group in which a figure is defined, and their errors over windows."""
-    means = {}
-    for name, pair in pooled(record, record.in_order(), columns).items():
-        figures, pulls = _group_means(ratio(*pair)[None], pair, group), _group_means(influences(*pair), pair, group)
-        means[name], means[f"{name}_se"] = figures[0].numpy(), standard_error(pulls).numpy()
-    for name, pair in pooled(record, record.in_order(), columns, sampled=True).items():
+    means: dict[str, Any] = {}
+    for name, pair in pooled(record, record.in_order(), sheet.columns).items():
+        means[name] = _group_means(ratio(*pair)[None], pair, group)[0].numpy()
+        pulls = _group_means(influences(*pair), pair, group)
+        errors = sheet.errors(name, pulls, partial(_means_again, pair, group))
+        means |= {key: error.numpy() for key, error in errors.items()}
+    for name, pair in pooled(record, record.in_order(), sheet.columns, sampled=True).items():
         pulls = _group_means(influences(*pair), pair, group)
         means[f"{name}_sampling_se"] = _sampling_error(record, pulls).numpy()
     return means
+
+
+def _means_again(
+    pair: Pair, group: Int[Tensor, "head"], times: Float[Tensor, "resample window"]
+) -> Float[Tensor, "resample group"]:
+    """The means of each group in each bootstrap sample."""
+    return _group_means(resampled(*pair, times), pair, group)
 
 
 def _group_means(

@@ -10,6 +10,9 @@ from sinkscope.tokens.showing import visible_text
 MOST = 0.9
 """The share of the sink heads that the sentence about layers has to account for."""
 
+LAST_DIGIT = 0.001
+"""What the last digit of a share is worth, as it is shown."""
+
 PARTS = {"special": "special tokens", "punctuation": "punctuation", "newline": "line breaks", "other": "other tokens"}
 
 GIVERS = {"tokenizer": "put there by the tokenizer", "sinkscope": "put there by sinkscope", "text": "part of the text"}
@@ -19,15 +22,42 @@ def verdict(report: Report, *, ascii_only: bool = False) -> list[str]:
     """The sentences, most important first; every number in them is one of the report's."""
     row = report.summary.iloc[0]
     return [
+        *_protocol(report),
         _sinks(report, row),
         *_where(report),
         first_token(report, ascii_only=ascii_only),
         *_landing(row),
         *_learned(row),
         *_layers(report),
+        *_activations(report, ascii_only=ascii_only),
         _loss(report, row),
+        *_unsettled(row),
         *(f"Warning: {warning}." for warning in report.metadata["text"].get("warnings", [])),
     ]
+
+
+def _protocol(report: Report) -> list[str]:
+    """The figures of a published protocol, before all others."""
+    told = report.metadata.get("protocol", {})
+    if not isinstance(told, dict) or told.get("samples_of_the_paper") is None:
+        return []
+    found = report.protocols
+    parts = [f"{row['figure']} {row['value']:.3f}{_plain_error(row['value_se'])}" for _, row in found.iterrows()]
+    row, whole = found.iloc[0], told["samples_of_the_paper"]
+    samples = f"{row['windows']:,}" if row["windows"] == whole else f"{row['windows']:,} of the paper's {whole:,}"
+    return [f"By {told['name']}: {', '.join(parts)} ({samples} samples of {row['seq_len']:,} tokens)."]
+
+
+def _unsettled(row: pd.Series) -> list[str]:
+    """A warning where the error over windows is larger than the last digit that is shown."""
+    error, windows = row["first_share_se"], int(row["windows"])
+    if pd.isna(error) or error <= LAST_DIGIT:
+        return []
+    enough = math.ceil(windows * (error / LAST_DIGIT) ** 2)
+    open_by = (
+        f"{_count(windows, 'window')} leave the first token's share open by ± {error:.1%}, more than its last digit"
+    )
+    return [f"Warning: {open_by}; about {enough:,} would settle it."]
 
 
 def _sinks(report: Report, row: pd.Series) -> str:
@@ -138,6 +168,24 @@ def _layers(report: Report) -> list[str]:
     return told
 
 
+def _activations(report: Report, *, ascii_only: bool) -> list[str]:
+    """Where the largest entry of the hidden states is, and whether any is massive by the rule of Sun et al."""
+    largest = report.massive.dropna(subset=["value"]) if "value" in report.massive else report.massive
+    if largest.empty:
+        return []
+    top = largest.iloc[int(largest["value"].abs().argmax())]
+    token = (
+        f"id {top['token_id']}" if pd.isna(top["token"]) else f"“{visible_text(top['token'], ascii_only=ascii_only)}”"
+    )
+    where = f"in layer {top['layer']}, dimension {top['dimension']}, at position {top['position']} ({token})"
+    size = f"{top['value']:,.4g} {where}, {top['ratio']:,.0f} times the window's median"
+    massive = sorted(largest[largest["massive"]]["layer"].unique())
+    if not massive:
+        return [f"No massive activations (above 100 and 1,000 times the median): the largest is {size}."]
+    run = f"layer {massive[0]}" if len(massive) == 1 else f"{len(massive)} layers, {massive[0]} to {massive[-1]}"
+    return [f"Massive activations after {run}: the largest is {size}."]
+
+
 def _loss(report: Report, row: pd.Series) -> str:
     over = f"over {_count(int(row['tokens_scored']), 'token')}"
     if pd.isna(row["perplexity"]):
@@ -162,6 +210,10 @@ def percent(share: float, digits: int = 1) -> str:
 
 def _error(error: float, *, percentage: bool = True) -> str:
     return "" if pd.isna(error) else f" ± {error:.1%}" if percentage else f" ± {error:.2f}"
+
+
+def _plain_error(error: float) -> str:
+    return "" if pd.isna(error) else f" ± {error:.3f}"
 
 
 def _count(number: int, what: str) -> str:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.accumulate import Tally, influences, ratio, standard_error
+from sinkscope.accumulate import Tally, draws, influences, interval, ratio, resampled, standard_error
 
 
 def pairs(windows, heads=3, *axes):
@@ -111,3 +111,36 @@ def test_windows_that_agree_have_no_error_and_one_window_has_none_at_all():
 def test_influences_add_up_to_nothing(windows):
     sums, counts = pairs(windows)
     assert influences(sums.double(), counts).sum(0).abs().max() < 1e-12
+
+
+def test_bootstrap_samples_are_as_large_as_what_they_are_of_and_the_same_for_a_seed():
+    times = draws(7, 50, 3)
+    assert times.sum(1).tolist() == [7] * 50
+    assert torch.equal(times, draws(7, 50, 3))
+    assert not torch.equal(times, draws(7, 50, 4))
+
+
+def test_a_resampled_ratio_is_that_of_the_windows_that_were_drawn():
+    sums, counts = (side.double() for side in pairs(4))
+    times = torch.tensor([[2.0, 0, 1, 1], [0, 0, 0, 4]]).double()
+    found = resampled(sums, counts, times)
+    torch.testing.assert_close(found[0], ratio(sums[[0, 0, 2, 3]], counts[[0, 0, 2, 3]]))
+    torch.testing.assert_close(found[1], sums[3] / counts[3])
+
+
+def test_the_bootstrap_spreads_as_far_as_the_standard_error_says():
+    sums, counts = (side.double() for side in pairs(60))
+    again = resampled(sums, counts, draws(60, 4000, 0))
+    torch.testing.assert_close(again.std(0), standard_error(influences(sums, counts)), rtol=0.08, atol=0)
+    low, high = interval(again)
+    torch.testing.assert_close((high - low) / (2 * 1.96), again.std(0), rtol=0.08, atol=0)
+
+
+def test_the_interval_of_very_many_numbers_is_that_of_each_column():
+    values = torch.rand(1 << 12, 3, 1 << 10, generator=torch.Generator().manual_seed(0)).double()
+    low, high = interval(values)
+    assert low.shape == high.shape == (3, 1 << 10)
+    np.testing.assert_allclose(low[1, :4], np.percentile(values[:, 1, :4], 2.5, axis=0))
+    np.testing.assert_allclose(high[2, -4:], np.percentile(values[:, 2, -4:], 97.5, axis=0))
+    one, _ = interval(values[:, 0, 0])
+    assert one == low[0, 0]

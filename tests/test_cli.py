@@ -2,13 +2,15 @@
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
 import torch
 from fixtures_cli import QUICK, call, written
+from safetensors.torch import load_file
 
-from sinkscope import study
+from sinkscope import runs
 from sinkscope.exporters import EXPORTERS
 from sinkscope.metrics import METRICS
 from sinkscope.normalizers import NORMALIZERS
@@ -43,7 +45,7 @@ def test_a_run_prints_the_verdict_and_writes_every_format(run, tiny_llama, tmp_p
     outputs = [word for name in names for word in ("-o", tmp_path / name)]
     ended = run("measure", tiny_llama, *QUICK, *outputs)
     assert ended.status == 0
-    order = ["tiny-llama", "first token", "Token 0 was", "Perplexity", "layer 3", "Strongest", "Most-attended"]
+    order = ["tiny-llama", "first token", "Token 0 was", "Perplexity", "\nlayer 3 ", "Strongest", "Most-attended"]
     places = [ended.out.index(words) for words in order]
     assert places == sorted(places)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
@@ -101,6 +103,18 @@ def test_the_old_name_of_dtype_is_taken_with_a_warning(run, tiny_llama):
     ended = run("measure", tiny_llama, *QUICK, "--torch-dtype", "bfloat16", "--json", "-q")
     assert json.loads(ended.out)["metadata"]["model"]["dtype"] == "bfloat16"
     assert ended.err == "warning: --torch-dtype is called --dtype now\n"
+
+
+def test_pickled_weights_are_read_only_where_that_is_said(run, tiny_llama, tmp_path):
+    folder = tmp_path / "pickled"
+    shutil.copytree(tiny_llama, folder)
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    _one_line(run("measure", folder, *QUICK), "pytorch_model.bin", "--allow-pickle")
+    ended = run("measure", folder, *QUICK, "--allow-pickle")
+    assert ended.status == 0
+    assert "pickle" in ended.err
 
 
 @pytest.mark.parametrize("words", [["--token", "hf_secret"], ["--token=hf_secret"]])
@@ -194,7 +208,7 @@ def _out_of_memory(*_, **__):
 
 @pytest.mark.parametrize("where", ["observe", "handshake"])
 def test_out_of_memory_is_one_line_with_a_way_out(where, run, tiny_llama, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, where, _out_of_memory)
+    monkeypatch.setattr(runs, where, _out_of_memory)
     ended = run("measure", tiny_llama, *QUICK, "-o", tmp_path / "run.json")
     _one_line(ended, "out of memory", "--seq-len", "--batch-size", "--dtype bfloat16")
     assert list(tmp_path.iterdir()) == []
@@ -206,7 +220,7 @@ def test_one_process_of_several_is_refused(run, tiny_llama, monkeypatch):
 
 
 def test_a_bug_shows_its_traceback(run, tiny_llama, monkeypatch):
-    monkeypatch.setattr(study, "handshake", lambda *_: 1 / 0)
+    monkeypatch.setattr(runs, "handshake", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("measure", tiny_llama, *QUICK)
 

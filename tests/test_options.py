@@ -1,14 +1,18 @@
 """A run that asks for less gets the same figures, and leaves the model's own output as it was."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from conftest import tiny
+from fixtures_cli import QUICK
+from tiny_models import tiny_model
 
 import sinkscope
 from sinkscope.attention import flash_kernel
 from sinkscope.errors import UnknownNameError
-from sinkscope.metrics import METRICS
+from sinkscope.metrics import METRICS, dormancy
 
 MASSES = ["first_mass", "first_share", "first_lift", "initial_mass", "other_share", "row_mass", "sink_rate"]
 
@@ -118,3 +122,89 @@ def test_a_comparison_can_ask_for_less_too(model):
 def test_a_card_of_the_catalog_may_be_given_beside_it(model):
     found = sinkscope.measure(model, input_ids=fixed_ids(), metrics=[METRICS["mass"], METRICS["lse"]])
     assert found.heads["lse"].notna().all()
+
+
+SCORES = [card.name for card in dormancy.SCORES]
+
+
+@pytest.mark.parametrize("attention", ["flash", "dense"])
+def test_the_scores_of_dormant_heads_are_there_when_asked_for_and_change_nothing_else(model, full, attention):
+    found = sinkscope.measure(model, input_ids=fixed_ids(), also=["dormancy"], attention=attention)
+    assert not {*SCORES} & {*full.heads}
+    assert found.heads[SCORES].notna().all(axis=None)
+    assert_same(found, full, [*MASSES, "entropy", "output_norm"])
+    assert found.summary["nll"].equals(full.summary["nll"])
+
+
+def test_projected_norms_are_those_of_the_models_own_modules(model):
+    found = sinkscope.measure(model, input_ids=fixed_ids(), only=["value_drain", "full_head_output"]).heads
+    wanted = {"value_drain": [], "full_head_output": []}
+    hooks = []
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        slices = attention.o_proj.weight.T.double().view(4, 8, -1)
+
+        def value(_, __, output, slices=slices):
+            vectors = output.double().view(2, 70, 2, 8).transpose(1, 2).repeat_interleave(2, dim=1)
+            norms = (vectors @ slices).norm(dim=-1)
+            wanted["value_drain"].append((norms[..., 0] / norms[..., 1:].mean(-1)).mean(0))
+
+        def projected(_, given, slices=slices):
+            vectors = given[0].double().view(2, 70, 4, 8).transpose(1, 2)
+            wanted["full_head_output"].append((vectors @ slices).norm(dim=-1).mean((0, 2)))
+
+        hooks += [attention.v_proj.register_forward_hook(value), attention.o_proj.register_forward_pre_hook(projected)]
+    with torch.no_grad():
+        model(fixed_ids())
+    for hook in hooks:
+        hook.remove()
+    for name, parts in wanted.items():
+        np.testing.assert_allclose(found[name], torch.cat(parts), rtol=1e-5, err_msg=name)
+
+
+def test_a_comparison_has_the_scores_of_what_it_swaps_in(model):
+    found = sinkscope.compare(
+        model, input_ids=fixed_ids(), normalizers=["softmax1", "softpick"], also=["dead_rows", "full_head_output"]
+    ).heads
+    assert found[["dead_rows", "full_head_output"]].notna().all(axis=None)
+    outputs = found.groupby("normalizer")["full_head_output"].mean()
+    assert outputs["softmax1"] < outputs["softmax"]
+
+
+def test_a_sample_without_the_last_token_has_no_figure_of_it_and_the_report_says_so(model):
+    whole = sinkscope.measure(model, input_ids=fixed_ids(), also=["lthon"])
+    assert_same(sinkscope.measure(model, input_ids=fixed_ids(), also=["lthon"], queries=7, seed=0), whole, ["lthon"])
+    found = sinkscope.measure(model, input_ids=fixed_ids(), also=["dormancy"], queries=7, seed=4)
+    sampled = [name for name in SCORES if not name.startswith("lthon")]
+    assert found.heads[sampled].notna().all(axis=None)
+    assert found.heads[["lthon", "lthon_ln"]].isna().all(axis=None)
+    assert "sampled" in found.metadata["undefined"]["lthon, lthon_ln"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "lost"),
+    [
+        ("qwen3_next", "nothing takes its heads' output", ["full_head_output", "full_head_output_ln", "value_drain"]),
+        ("bloom", "not their values", [name for name in SCORES if name[:4] not in {"awft", "aeqd"}]),
+    ],
+)
+def test_what_a_layer_keeps_to_itself_is_undefined_with_a_reason(kind, reason, lost):
+    ids = torch.randint(3, 100, (1, 40), generator=torch.Generator().manual_seed(1))
+    found = sinkscope.measure(tiny_model(kind), input_ids=ids, also=["dormancy"])
+    assert [name for name in SCORES if found.heads[name].isna().all()] == lost
+    assert found.heads[[name for name in SCORES if name not in lost]].notna().all(axis=None)
+    assert any(reason in why for why in found.metadata["undefined"].values())
+
+
+def test_a_run_that_needs_no_projection_looks_for_none(model, monkeypatch):
+    monkeypatch.setattr("sinkscope.runs.find_projections", None)
+    assert "ahon_ln" in sinkscope.measure(model, input_ids=fixed_ids(), also=["ahon_ln", "dead_rows"]).heads
+
+
+def test_the_command_line_asks_for_more_metrics_by_name_or_by_group(run, tiny_llama):
+    ended = run("measure", tiny_llama, *QUICK, "--also", "dormancy,lse", "--json")
+    assert ended.status == 0, ended.err
+    assert {*SCORES, "lse", "entropy"} <= {*json.loads(ended.out)["tables"]["heads"]["columns"]}
+    ended = run("measure", tiny_llama, *QUICK, "--also", "dormant")
+    assert ended.status == 1
+    assert "no metric named 'dormant'" in ended.err

@@ -75,7 +75,7 @@ def test_ids_with_a_tokenizer_have_all_classes(model, tokenizer):
     assert report.heads.filter(like="_se").isna().all(axis=None)
 
 
-@pytest.mark.parametrize(("windows", "count"), [(2, 2), (None, 8), (99, 8)])
+@pytest.mark.parametrize(("windows", "count"), [(2, 2), (None, 4), ("all", 8), (99, 8)])
 def test_windows_are_as_many_as_asked_for_or_all(model, tokenizer, windows, count):
     report = sinkscope.measure(model, tokenizer, TEXT, seq_len=40, windows=windows)
     assert report.tokens["window"].nunique() == count
@@ -89,7 +89,7 @@ def test_several_texts_are_several_documents(model, tokenizer):
 
 
 def test_misuse_is_told_in_one_line(model, tokenizer):
-    with pytest.raises(ValueError, match="expected a text or input_ids, got both"):
+    with pytest.raises(ValueError, match="expected a text, input_ids or synthetic tokens, got text and input_ids"):
         sinkscope.measure(model, tokenizer, "text", input_ids=fixed_ids())
     with pytest.raises(ValueError, match="expected a tokenizer for the text, got None: give input_ids instead"):
         sinkscope.measure(model, text="text")

@@ -8,6 +8,7 @@ import torch
 from handmade import asked, real, reduced
 
 from sinkscope import tables
+from sinkscope.accumulate import draws
 from sinkscope.metrics.choosing import chosen
 from sinkscope.record import Layer, Record
 
@@ -37,13 +38,13 @@ def recorded(layers, windows=3, **parts):
     return record
 
 
-def columns():
-    return tuple(question(1).marked)
+def sheet(**more):
+    return tables.Sheet(tuple(question(1).marked), FIXED, **more)
 
 
 def test_every_head_has_a_row_with_its_figures_and_their_errors():
     weights = rows_of(0, 3, 2)
-    found = tables.heads(recorded({"a": (4, weights)}), columns(), FIXED)
+    found = tables.heads(recorded({"a": (4, weights)}), sheet())
     assert found[["layer", "head", "call"]].to_numpy().tolist() == [[4, 0, 0], [4, 1, 0]]
     by_window = weights[:, :, 1:, 0].mean(-1).numpy()
     np.testing.assert_allclose(found["first_mass"], by_window.mean(0))
@@ -58,11 +59,11 @@ def test_means_weigh_every_head_alike_and_their_errors_are_over_windows():
     one, other = rows_of(0, 3, 2), rows_of(1, 3, 4)
     record = recorded({"a": (0, one), "b": (1, other)})
     heads = torch.cat([one, other], dim=1)[:, :, 1:, 0].mean(-1).numpy()
-    summary = tables.summary(record, columns(), FIXED)
+    summary = tables.summary(record, sheet())
     assert (int(summary["layers"][0]), int(summary["heads"][0])) == (2, 6)
     assert float(summary["first_mass"][0]) == pytest.approx(heads.mean())
     assert float(summary["first_mass_se"][0]) == pytest.approx(heads.mean(1).std(ddof=1) / math.sqrt(3))
-    layers = tables.layers(record, columns(), FIXED)
+    layers = tables.layers(record, sheet())
     np.testing.assert_allclose(layers["first_mass"], [heads[:, :2].mean(), heads[:, 2:].mean()])
     assert layers["module"].tolist() == ["a", "b"]
 
@@ -71,8 +72,8 @@ def test_heads_without_a_figure_are_in_no_mean():
     record = recorded({"a": (0, rows_of(0, 3, 2) / 2)}, sink=torch.full((1, 2, 1), 0.5, dtype=torch.float64))
     other = reduced(rows_of(1, 3, 4), question(3))
     record.add(Layer("b", 1, 0, None, None, 4, False, "dense"), range(3), other)
-    assert float(tables.summary(record, columns(), FIXED)["sink_logit_mass"][0]) == 0.5
-    layers = tables.layers(record, columns(), FIXED)
+    assert float(tables.summary(record, sheet())["sink_logit_mass"][0]) == 0.5
+    layers = tables.layers(record, sheet())
     assert layers["sink_logit_mass"].isna().tolist() == [False, True]
     assert layers["sink_logit_mass_se"].isna().tolist() == [False, True]
 
@@ -80,14 +81,14 @@ def test_heads_without_a_figure_are_in_no_mean():
 def test_layers_are_in_order_and_calls_that_share_a_number_are_counted():
     weights = rows_of(0, 3, 1)
     record = recorded({"z": (2, weights), "late": (0, weights), "again": (2, weights)})
-    found = tables.layers(record, columns(), FIXED)
+    found = tables.layers(record, sheet())
     assert found[["module", "layer", "call"]].to_numpy().tolist() == [["late", 0, 0], ["z", 2, 0], ["again", 2, 1]]
 
 
 @pytest.mark.parametrize(("window", "kind"), [(2, "sliding_attention"), (LENGTH, "full_attention")])
 def test_a_layer_that_states_no_type_shows_it_by_its_mask(window, kind):
     seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril().triu(1 - window)[None, None]
-    found = tables.heads(recorded({"a": (0, rows_of(0, 3, 1))}, visible=seen), columns(), FIXED)
+    found = tables.heads(recorded({"a": (0, rows_of(0, 3, 1))}, visible=seen), sheet())
     assert found["layer_type"].tolist() == [kind]
     assert found["window_length"].tolist() == [2] if window == 2 else found["window_length"].isna().all()
 
@@ -118,7 +119,7 @@ def test_received_mass_has_a_row_per_key_and_no_top_head_where_few_queries_look(
 def lossy(sums, counts):
     record = Record.start("softmax", len(sums), LENGTH, chosen(None))
     record.loss.add(range(len(sums)), (torch.tensor(sums)[:, None].double(), torch.tensor(counts)[:, None].double()))
-    return tables.loss(record)
+    return tables.loss(record, tables.Sheet(()))
 
 
 def test_the_loss_is_over_tokens_and_not_over_windows():
@@ -134,3 +135,59 @@ def test_the_loss_is_over_tokens_and_not_over_windows():
 def test_a_perplexity_too_large_for_a_number_is_infinite_and_one_of_nothing_is_null():
     assert lossy([1e6], [1.0])["perplexity"] == math.inf
     assert math.isnan(lossy([0.0], [0.0])["perplexity"])
+
+
+def test_a_document_has_the_figures_of_its_own_windows_alone():
+    one, other = rows_of(0, 5, 2), rows_of(1, 5, 3)
+    whole = recorded({"a": (0, one), "b": (1, other)}, windows=5)
+    found = tables.documents(whole, sheet(), ["x", "y", "x", "x", "y"]).set_index("document")
+    assert found["windows"].to_dict() == {"x": 3, "y": 2}
+    for name, rows in (("x", [0, 2, 3]), ("y", [1, 4])):
+        alone = recorded({"a": (0, one[rows]), "b": (1, other[rows])}, windows=len(rows))
+        summary = tables.summary(alone, sheet()).iloc[0]
+        for figure in (
+            "first_mass",
+            "first_mass_se",
+            "other_share",
+            "entropy",
+            "entropy_se",
+            "sink_rate",
+            "perplexity",
+        ):
+            assert found[figure][name] == pytest.approx(summary[figure], rel=1e-9), figure
+        assert found["tokens_scored"][name] == len(rows)
+    assert math.isnan(found["nobody_mass"]["x"])
+
+
+def test_a_document_of_one_window_has_no_errors():
+    found = tables.documents(recorded({"a": (0, rows_of(0, 2, 1))}, windows=2), sheet(), ["x", "y"])
+    assert found["first_mass"].notna().all()
+    assert found["first_mass_se"].isna().all()
+
+
+def test_bootstrap_intervals_surround_every_figure_and_are_those_of_resampled_windows():
+    weights = rows_of(3, 3, 2)
+    drawn = draws(3, 400, 0)
+    record = recorded({"a": (0, weights)})
+    found = tables.heads(record, sheet(draws=drawn))
+    assert (found["first_mass_low"] <= found["first_mass"]).all()
+    assert (found["first_mass_high"] >= found["first_mass"]).all()
+    by_window = weights[:, :, 1:, 0].mean(-1)
+    again = torch.einsum("sw,wh->sh", drawn, by_window) / 3
+    np.testing.assert_allclose(found["first_mass_low"], np.percentile(again, 2.5, axis=0))
+    np.testing.assert_allclose(found["first_mass_high"], np.percentile(again, 97.5, axis=0))
+    summary = tables.summary(record, sheet(draws=drawn)).iloc[0]
+    np.testing.assert_allclose(summary["first_mass_low"], np.percentile(again.mean(1), 2.5))
+    assert summary["perplexity_low"] == summary["perplexity"] == summary["perplexity_high"] == pytest.approx(math.e)
+    assert math.isnan(summary["nobody_mass_low"])
+    assert "first_mass_low" not in tables.heads(record, sheet())
+
+
+def test_first_mass_by_position_has_its_error_over_windows():
+    weights = rows_of(4, 3, 1)
+    found = tables.positions(recorded({"a": (0, weights)}))
+    alone = found[found["query_from"] == found["query_to"]]
+    assert len(alone) > 1
+    for _, row in alone.iterrows():
+        each = weights[:, 0, row["query_from"], 0]
+        assert row["first_mass_se"] == pytest.approx(float(each.std() / 3**0.5))

@@ -92,10 +92,13 @@ def _status() -> int:
 
 def _advice(error: typer.TyperException) -> str:
     """What is wrong with the command line, on one line, and where to read how it is right."""
+    from sinkscope.models.redacting import without_secrets
+
     message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     context: Any = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "sinkscope"
-    return f"{message}; see `{command} --help`"
+    # A token without its --token is a word too many, which the message repeats.
+    return f"{without_secrets(message)}; see `{command} --help`"
 
 
 def _of_stdout(error: OSError) -> bool:

@@ -31,6 +31,9 @@ def show(report: Report, console: Console) -> None:
         f"{told['identity_delta']:.0e} of the largest (KL {abs(told['identity_kl']):.0e} nats)."
     )
     rows = [row for _, row in report.summary.iterrows()]
+    if report.metadata["protocol"]["samples_of_the_paper"] is not None:
+        section(console, f"By {report.metadata['protocol']['name']}")
+        _protocol(report, console)
     section(console, "What becomes of the model")
     _table(console, rows, LOSS)
     section(console, "What becomes of the sinks: share, then raw mass")
@@ -46,6 +49,13 @@ def show(report: Report, console: Console) -> None:
     if not report.lse.empty:
         section(console, "Log-sum-exp of the baseline's rows: softmax1 keeps its sigmoid, sink_logit that of it less s")
         _levels(report, console)
+
+
+def _protocol(report: Report, console: Console) -> None:
+    """The protocol's own figures, a column each."""
+    figures = list(report.protocols["figure"].unique())
+    shown = [(name, _figure(name)) for name in figures]
+    _table(console, [row for _, row in report.summary.iterrows()], shown)
 
 
 def _table(console: Console, rows: list[pd.Series], shown: list[Column]) -> None:

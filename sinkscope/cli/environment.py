@@ -31,6 +31,7 @@ def show() -> None:
     import torch
 
     from sinkscope.models import cache
+    from sinkscope.models.redacting import without_secrets
 
     lines = {
         "sinkscope": __version__,
@@ -41,7 +42,7 @@ def show() -> None:
         "cache": str(cache.directory()),
     }
     lines |= {name: _version(name) for name in PACKAGES}
-    lines |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    lines |= {name: without_secrets(os.environ[name]) for name in VARIABLES if name in os.environ}
     width = max(map(len, lines))
     console = results()
     for name, value in lines.items():

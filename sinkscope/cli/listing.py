@@ -47,7 +47,9 @@ class Family(StrEnum):
 
     normalizers = "normalizers"
     metrics = "metrics"
+    activations = "activations"
     tokens = "tokens"
+    protocols = "protocols"
     formats = "formats"
 
 
@@ -58,7 +60,7 @@ def show(
         typer.Option("--profile", help="Measure each normalizer: its sums, zeros, gradient, finite range and time."),
     ] = False,
 ) -> None:
-    """List normalizers, metrics, token classes or output formats, each in a sentence."""
+    """List normalizers, metrics, figures of hidden states, token classes, protocols or formats."""
     if profile:
         if family is not Family.normalizers:
             raise typer.BadParameter("--profile is for normalizers: write sinkscope list normalizers --profile")
@@ -102,10 +104,18 @@ def _catalog(family: Family) -> tuple[Catalog[Any], Any]:
         from sinkscope.metrics import METRICS
 
         return METRICS, _metric
+    if family is Family.activations:
+        from sinkscope.hidden import ACTIVATIONS
+
+        return ACTIVATIONS, _activation
     if family is Family.tokens:
         from sinkscope.tokens import TOKEN_CLASSES
 
         return TOKEN_CLASSES, _plain
+    if family is Family.protocols:
+        from sinkscope.protocols import PROTOCOLS
+
+        return PROTOCOLS, _protocol
     from sinkscope.exporters import EXPORTERS
 
     return EXPORTERS, _plain
@@ -119,6 +129,15 @@ def _metric(card: Any) -> tuple[str, str]:
     """The name as in the tables, where metrics of classes have one column a class."""
     name = f"CLASS_{card.name}" if card.per_class else card.name
     return name, f"{card.summary} [{card.unit}]"
+
+
+def _activation(card: Any) -> tuple[str, str]:
+    return card.name, f"{card.summary} [{card.unit}]  [{card.source}]"
+
+
+def _protocol(card: Any) -> tuple[str, str]:
+    samples = f"{card.windows:,} samples" if card.published else f"{card.windows} windows"
+    return card.name, f"{card.summary}; {samples} of {card.seq_len:,} tokens, ε {card.epsilon:g}  [{card.source}]"
 
 
 def _normalizer(card: Any) -> tuple[str, str]:

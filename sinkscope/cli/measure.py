@@ -12,12 +12,12 @@ def measure(asked: Request) -> None:
 
 
 def _study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:
-    from sinkscope.study import measure_windows
+    from sinkscope.runs import measure_windows
 
     return measure_windows(model, tokenizer, windows, options)
 
 
 def _show(report: Any, console: Any) -> None:
-    from sinkscope.cli.screen import show
+    from sinkscope.cli import conventions, screen
 
-    show(report, console)
+    (conventions.show if conventions.several(report) else screen.show)(report, console)

@@ -1,19 +1,17 @@
 """The options that commands share, spelled once."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sinkscope.cli.checks import count_or, names
+
 WHERE = "Model"
 TEXT = "Text"
 FIGURES = "Figures"
 OUTPUT = "Output"
-
-WINDOWS = 4
-"""How many windows are measured when nobody says."""
 
 
 class Dtype(StrEnum):
@@ -33,29 +31,11 @@ class Bos(StrEnum):
     never = "never"
 
 
-def count_or(word: str) -> Callable[[str | None], str | None]:
-    """A check for a whole number from 1, or the word that may stand in its place."""
-
-    def checked(value: str | None) -> str | None:
-        if value is None or value == word or (value.isascii() and value.isdigit() and int(value) > 0):
-            return value
-        raise typer.BadParameter(f"{value!r} is neither a whole number from 1 nor {word!r}")
-
-    return checked
-
-
-def names(value: str | None) -> str | None:
-    """A check for names between commas."""
-    if value is not None and not all(name.strip() for name in value.split(",")):
-        raise typer.BadParameter(f"{value!r} is not a list of names: write entropy,frobenius")
-    return value
-
-
 Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="Hub id, directory or .gguf file; by default $SINKSCOPE_MODEL, else the embedded SmolLM2-135M.",
+        help="Hub id, id:file.gguf, directory or .gguf file; by default $SINKSCOPE_MODEL, else SmolLM2-135M.",
         show_default=False,
     ),
 ]
@@ -77,6 +57,10 @@ Revision = Annotated[
 ]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.", rich_help_panel=WHERE)
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option("--allow-pickle", help="Read pickled weights where there are no others.", rich_help_panel=WHERE),
 ]
 LocalFilesOnly = Annotated[bool, typer.Option("--local-files-only", help="Never ask the Hub.", rich_help_panel=WHERE)]
 CacheDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The Hub's cache.", rich_help_panel=WHERE)]
@@ -104,6 +88,19 @@ Column = Annotated[
         metavar="NAME", help="Where a row's text is (default: text).", show_default=False, rich_help_panel=TEXT
     ),
 ]
+Dataset = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset",
+        metavar="NAME[#CONFIG][:SPLIT[:COLUMN]]",
+        help="A dataset on the Hub, each row a text (needs `datasets`); repeatable.",
+        rich_help_panel=TEXT,
+    ),
+]
+DatasetRevision = Annotated[
+    str | None,
+    typer.Option(metavar="REV", help="Branch, tag or commit of the dataset.", rich_help_panel=TEXT),
+]
 Chat = Annotated[
     bool,
     typer.Option("--chat", help="Each text as a user turn in the model's chat template.", rich_help_panel=TEXT),
@@ -112,12 +109,20 @@ Prompt = Annotated[
     list[str] | None,
     typer.Option("--prompt", metavar="TEXT", help="A text of its own length; repeatable.", rich_help_panel=TEXT),
 ]
-SeqLen = Annotated[int, typer.Option(min=2, help="Tokens in a window, BOS included.", rich_help_panel=TEXT)]
+SeqLen = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        help="Tokens in a window, BOS included (default: 512, or the protocol's).",
+        show_default=False,
+        rich_help_panel=TEXT,
+    ),
+]
 Windows = Annotated[
     str | None,
     typer.Option(
         metavar="N|all",
-        help=f"How many windows (default: up to {WINDOWS}).",
+        help="How many windows (default: up to 4, or the protocol's).",
         callback=count_or("all"),
         show_default=False,
         rich_help_panel=TEXT,
@@ -135,7 +140,49 @@ BatchSize = Annotated[
     ),
 ]
 BosOption = Annotated[
-    Bos, typer.Option("--bos", help="BOS in front of each window; auto: as the tokenizer does.", rich_help_panel=TEXT)
+    Bos | None,
+    typer.Option(
+        "--bos",
+        help="BOS in front of each window; auto: as the tokenizer does (default).",
+        show_default=False,
+        rich_help_panel=TEXT,
+    ),
+]
+
+
+class Synthetic(StrEnum):
+    """Tokens that are no text."""
+
+    random = "random"
+    repeat = "repeat"
+
+
+SyntheticOption = Annotated[
+    Synthetic | None,
+    typer.Option(
+        "--synthetic",
+        help="In place of text, random tokens, or one random token repeated (--seed).",
+        rich_help_panel=TEXT,
+    ),
+]
+ProtocolOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--protocol",
+        metavar="NAME|all",
+        help="Follow a paper's protocol; repeatable, one table for all (sinkscope list protocols).",
+        rich_help_panel=FIGURES,
+    ),
+]
+Bootstrap = Annotated[
+    int | None,
+    typer.Option(
+        min=100,
+        metavar="N",
+        help="95 % intervals from N bootstrap samples of the windows (--seed).",
+        show_default=False,
+        rich_help_panel=FIGURES,
+    ),
 ]
 
 
@@ -155,9 +202,27 @@ Only = Annotated[
     str | None,
     typer.Option(
         metavar="NAME,…|masses",
-        help="Beside masses, measure these metrics only; `received` is the tokens' table. Saves time.",
+        help="Beside masses, measure these metrics only; `received` and `activations` are tables. Saves time.",
         callback=names,
         show_default=False,
+        rich_help_panel=FIGURES,
+    ),
+]
+Also = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,…|dormancy",
+        help="Measure these optional metrics too (sinkscope list metrics).",
+        callback=names,
+        show_default=False,
+        rich_help_panel=FIGURES,
+    ),
+]
+Gradients = Annotated[
+    bool,
+    typer.Option(
+        "--gradients",
+        help="Also the loss's gradient at each input, and the rank of hidden states: a backward pass more.",
         rich_help_panel=FIGURES,
     ),
 ]
@@ -181,7 +246,12 @@ Queries = Annotated[
         rich_help_panel=FIGURES,
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="What the sample of queries starts from.", rich_help_panel=FIGURES)]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0, help="What sampled queries, synthetic tokens and the bootstrap start from.", rich_help_panel=FIGURES
+    ),
+]
 Initial = Annotated[
     str,
     typer.Option(
@@ -192,8 +262,14 @@ Initial = Annotated[
     ),
 ]
 Epsilon = Annotated[
-    float,
-    typer.Option(min=0, max=1, help="Threshold of the sink rate (strict).", rich_help_panel=FIGURES),
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Threshold of the sink rate, strict (default: 0.3, or the protocol's).",
+        show_default=False,
+        rich_help_panel=FIGURES,
+    ),
 ]
 
 Output = Annotated[

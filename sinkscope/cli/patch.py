@@ -107,16 +107,16 @@ def patch(  # noqa: PLR0917 - typer reads a command's options from its arguments
 
     def study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:
         from sinkscope.normalizers import Modifier
-        from sinkscope.study import Swaps, compare_windows
+        from sinkscope.runs import Swaps, compare_windows
 
         modifier = Modifier(initial=options.initial, **modified) if any_modifier else None
         swaps = Swaps(normalizers=resolved, modifier=modifier, **chosen)
-        return compare_windows(model, tokenizer, windows, swaps, options)
+        return compare_windows(model, tokenizer, windows, options, swaps=swaps)
 
     carry_out(asked, check=check, study=study, show=_show)
 
 
 def _show(report: Any, console: Any) -> None:
-    from sinkscope.cli.compared import show
+    from sinkscope.cli import compared, conventions
 
-    show(report, console)
+    (conventions.show if conventions.several(report) else compared.show)(report, console)

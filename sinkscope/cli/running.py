@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from sinkscope.cli import options as o
+from sinkscope.cli import texts
 from sinkscope.cli.bars import watched
 from sinkscope.cli.console import results, say
 from sinkscope.errors import ModelNotFoundError, OutputError, SinkscopeError
@@ -22,14 +23,19 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked for, sorted by who needs it: the loader, the cutter, the study, the writers."""
+    """What was asked for, sorted by who needs it: the loader, the cutter, the protocols, the study, the writers."""
 
     model: str | None
     texts: list[str]
     prompts: list[str]
     column: str | None
+    datasets: list[str]
+    dataset_revision: str | None
+    protocols: list[str] | None
+    synthetic: str | None
     loading: Options
-    cutting: Options
+    given: Options
+    """What a protocol may contradict."""
     measuring: Options
     outputs: list[Path]
     json: bool
@@ -45,25 +51,33 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
     device_map: o.DeviceMap = None,
     revision: o.Revision = None,
     trust_remote_code: o.TrustRemoteCode = False,
+    allow_pickle: o.AllowPickle = False,
     local_files_only: o.LocalFilesOnly = False,
     cache_dir: o.CacheDir = None,
     token: o.Token = None,
     gguf_file: o.GgufFile = None,
     text: o.Text = None,
     column: o.Column = None,
+    dataset: o.Dataset = None,
+    dataset_revision: o.DatasetRevision = None,
     prompt: o.Prompt = None,
-    seq_len: o.SeqLen = 512,
+    synthetic: o.SyntheticOption = None,
+    seq_len: o.SeqLen = None,
     windows: o.Windows = None,
     batch_size: o.BatchSize = "auto",
-    bos: o.BosOption = o.Bos.auto,
+    bos: o.BosOption = None,
     chat: o.Chat = False,
     attention: o.AttentionOption = o.Attention.auto,
     only: o.Only = None,
+    also: o.Also = None,
     classes: o.Classes = None,
     queries: o.Queries = None,
     seed: o.Seed = 0,
     initial: o.Initial = "4",
-    epsilon: o.Epsilon = 0.3,
+    epsilon: o.Epsilon = None,
+    protocol: o.ProtocolOption = None,
+    bootstrap: o.Bootstrap = None,
+    gradients: o.Gradients = False,
     output: o.Output = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -75,33 +89,55 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
         say("warning: --torch-dtype is called --dtype now")
     if queries is not None and attention is o.Attention.flash:
         raise typer.BadParameter("--queries is answered by the dense path, so it does not go with --attention flash")
-    count = o.WINDOWS if windows is None else None if windows == "all" else int(windows)
+    if synthetic is not None and (text or prompt or dataset or chat):
+        others = "--text, --prompt, --dataset and --chat"
+        raise typer.BadParameter(f"--synthetic takes the place of a text: leave out {others}")
+    if synthetic is not None and windows == "all":
+        raise typer.BadParameter("--synthetic has no end: give --windows a number in place of all")
+    if dataset_revision is not None and len(dataset or []) != 1:
+        raise typer.BadParameter("--dataset-revision is for one dataset: give one --dataset")
+    if dataset and local_files_only:
+        raise typer.BadParameter("--dataset is read from the Hub, which --local-files-only forbids to ask")
     return Request(
         model=model if model is not None else model_option,
         texts=text or [],
         prompts=prompt or [],
         column=column,
+        datasets=dataset or [],
+        dataset_revision=dataset_revision,
         loading={
             "dtype": (torch_dtype or dtype).value,
             "device": device,
             "device_map": device_map,
             "revision": revision,
             "trust_remote_code": trust_remote_code,
+            "allow_pickle": allow_pickle,
             "local_files_only": local_files_only,
             "cache_dir": cache_dir,
             "token": token,
             "gguf_file": gguf_file,
         },
-        cutting={"seq_len": seq_len, "count": count, "explicit": windows is not None, "bos": bos.value, "chat": chat},
+        protocols=protocol,
+        synthetic=None if synthetic is None else synthetic.value,
+        given={
+            "seq_len": seq_len,
+            "windows": int(windows) if windows is not None and windows != "all" else windows,
+            "bos": None if bos is None else bos.value,
+            "chat": chat,
+            "epsilon": epsilon,
+            "queries": queries,
+        },
         measuring={
             "batch_size": None if batch_size == "auto" else int(batch_size),
             "attention": attention.value,
             "only": _named(only),
+            "also": _named(also),
             "classes": _named(classes),
             "queries": queries,
             "seed": seed,
             "initial": None if initial == "auto" else int(initial),
-            "epsilon": epsilon,
+            "bootstrap": bootstrap,
+            "gradients": gradients,
         },
         outputs=output or [],
         json=json,
@@ -167,25 +203,31 @@ def _checked(asked: Request) -> Any:
     if os.environ.get("WORLD_SIZE", "") not in {"", "0", "1"}:
         raise SinkscopeError("WORLD_SIZE says that this is one process of several: start sinkscope without a launcher")
     from sinkscope import exporters, models
-    from sinkscope.documents import notes, read_documents
+    from sinkscope.documents import notes
 
     for path in asked.outputs:
         exporters.check(path)
     models.find(asked.model, gguf_file=asked.loading["gguf_file"])
-    _check_names(asked.measuring)
-    documents = read_documents(asked.texts, asked.prompts, asked.column)
+    _check_names(asked)
+    documents = texts.documents(asked)
     if not asked.quiet:
         for note in notes(asked.texts):
             say(f"note: {note}")
     return documents
 
 
-def _check_names(measuring: Options) -> None:
-    """Refuse metrics and classes that do not exist; only where any are named, since it takes torch to know them."""
-    if measuring["only"] is not None:
+def _check_names(asked: Request) -> None:
+    """Refuse names that are in no catalog; only where any are given, since it takes torch to know them."""
+    measuring = asked.measuring
+    if asked.protocols is not None:
+        from sinkscope.protocols import PROTOCOLS, named, settled
+
+        for name in named(asked.protocols):
+            settled(PROTOCOLS[name], **asked.given)
+    if measuring["only"] is not None or measuring["also"] is not None:
         from sinkscope.metrics.choosing import chosen
 
-        chosen(measuring["only"])
+        chosen(measuring["only"], also=measuring["also"])
     if measuring["classes"] is not None:
         from sinkscope.tokens import TOKEN_CLASSES
 
@@ -195,9 +237,8 @@ def _check_names(measuring: Options) -> None:
 
 def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any], Any], progress: Progress) -> Any:
     """The report; only here is the library needed that takes seconds to import."""
-    from sinkscope import corpus, models
-    from sinkscope.normalizers import initial_keys
-    from sinkscope.options import Options as Measuring
+    from sinkscope import models
+    from sinkscope.following import follow
 
     loaded = models.load(asked.model, **asked.loading, progress=progress)
     if loaded.tokenizer is None:
@@ -205,16 +246,21 @@ def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any
             f"{loaded.origin['name']} comes without a tokenizer: put its files beside the model, "
             "or call sinkscope.measure with input_ids"
         )
-    progress("cutting the text into windows", 0, None)
-    windows = corpus.windows(loaded.tokenizer, documents, **asked.cutting)
-    progress("checking that attention can be seen", 0, None)
     measuring = asked.measuring | {
-        "initial": asked.measuring["initial"] or initial_keys(windows.ids.shape[1]),
         "origin": loaded.origin,
-        "command": _without_secrets(["sinkscope", *sys.argv[1:]]),
+        "command": _without_secrets(["sinkscope", *sys.argv[1:]], asked.loading["token"]),
         "progress": progress,
     }
-    return study(loaded.model, loaded.tokenizer, windows, Measuring(**measuring))
+
+    def cut(plan: Any) -> Any:
+        progress("cutting the text into windows", 0, None)
+        return texts.windows(asked, loaded, documents, plan)
+
+    def run(windows: Any, options: Any) -> Any:
+        progress("checking that attention can be seen", 0, None)
+        return study(loaded.model, loaded.tokenizer, windows, options)
+
+    return follow(asked.protocols, asked.given, cut, run, measuring)
 
 
 def _write(report: Any, outputs: Iterable[Path]) -> dict[Path, str]:
@@ -238,7 +284,10 @@ def _notes(report: Any, outputs: Iterable[Path], failures: dict[Path, str]) -> N
             say(f"wrote {path}")
 
 
-def _without_secrets(words: list[str]) -> list[str]:
+def _without_secrets(words: list[str], token: str | None) -> list[str]:
     """The command line as it may be kept in a file."""
+    from sinkscope.models.redacting import without_secrets
+
     hidden = (f"{word.partition('=')[0]}=…" if word.startswith("--token=") else word for word in words)
-    return ["…" if before == "--token" else word for before, word in zip(["", *words], hidden, strict=False)]
+    kept = ("…" if before == "--token" else word for before, word in zip(["", *words], hidden, strict=False))
+    return [without_secrets(word, token) for word in kept]
