@@ -14,7 +14,7 @@ from sinkscope.exporters import EXPORTERS
 from sinkscope.hidden import ACTIVATIONS
 from sinkscope.metrics import Metric
 from sinkscope.normalizers import Normalizer
-from sinkscope.protocols import PROTOCOLS
+from sinkscope.protocols import PROTOCOLS, Protocol
 
 STEADY = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
 """The same page from every terminal."""
@@ -38,10 +38,14 @@ def activations() -> str:
 def protocols() -> str:
     """Every protocol by what it takes and gives."""
     rows = (
-        [f"`{card.name}`", f"{card.seq_len:,}", f"{card.windows:,}", f"{card.epsilon:g}", card.summary, card.source]
+        [f"`{card.name}`", f"{card.seq_len:,}", f"{card.windows:,}", _epsilon(card), card.summary, card.source]
         for card in PROTOCOLS.values()
     )
     return _table(["protocol", "tokens", "samples", "ε", "what it is known for", "source"], rows)
+
+
+def _epsilon(card: Protocol) -> str:
+    return "–" if card.epsilon is None else f"{card.epsilon:g}"
 
 
 def conventions() -> str:

@@ -38,8 +38,9 @@ Figures ± their standard error over samples, on the built-in text, with as many
 INPUTS = """\
 ## Natural, random and repeated tokens
 
-`gu2025` on three kinds of input, 100 samples each where the text gives so many. In a model with rotary positions and no
-BOS, a token that is repeated has the same state everywhere, so that attention is even and there is no sink.
+`gu2025` on three kinds of input, 100 samples each where the text gives so many; random and repeated tokens stand
+without BOS. In a model with rotary positions, a token that is repeated then has the same state everywhere, so that
+attention is even and there is no sink.
 """
 
 MASSIVE = """\
@@ -181,7 +182,8 @@ def _by_figure(found: list[Measured]) -> Iterator[list[str]]:
     for card in PROTOCOLS.values():
         for figure in card.figures:
             cells = [cell for table in tables for cell in _cells(table, figure)]
-            yield [f"`{figure}`", f"{card.epsilon:g}", f"{card.seq_len:,}", *cells]
+            threshold = card.thresholds.get(figure)
+            yield [f"`{figure}`", "–" if threshold is None else f"{threshold:g}", f"{card.seq_len:,}", *cells]
 
 
 def _cells(table: pd.DataFrame, figure: str) -> list[str]:

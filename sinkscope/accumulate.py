@@ -74,12 +74,19 @@ def influences(
     return (sums - ratio(sums, counts) * counts) / counts.sum(0)
 
 
-def standard_error(influences: Float[Tensor, "window *head"]) -> Float[Tensor, "*head"]:
-    """The standard error over windows, √(W/(W-1)·Σ influence²); NaN with fewer than two windows."""
-    windows = influences.shape[0]
-    if windows < 2:
-        return torch.full_like(influences[0], torch.nan)
-    return (influences.square().sum(0) * (windows / (windows - 1))).sqrt()
+def standard_error(
+    influences: Float[Tensor, "window *head"], counts: Float[Tensor, "window *head"]
+) -> Float[Tensor, "*head"]:
+    """The standard error over the W windows that count anything, √(W/(W-1)·Σ influence²); NaN with fewer than two."""
+    windows = contributing(counts)
+    error: Tensor = (influences.square().sum(0) * windows / (windows - 1)).sqrt()
+    return error.masked_fill(windows < 2, torch.nan)
+
+
+def contributing(counts: Float[Tensor, "window *head"]) -> Float[Tensor, "*head"]:
+    """How many windows count anything: the others say nothing of how far windows differ."""
+    windows: Tensor = (counts > 0).sum(0).to(counts.dtype)
+    return windows
 
 
 def draws(windows: int, count: int, seed: int) -> Float[Tensor, "resample window"]:

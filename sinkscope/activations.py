@@ -93,7 +93,7 @@ def _figures(record: HiddenRecord, place: Place) -> Row:
     if not (cards and record.defined(place)):
         return {name: math.nan for card in cards for name in (card.name, f"{card.name}_se")}
     pair = record.places[place].tally.by_window()
-    figures, errors = ratio(*pair).tolist(), standard_error(influences(*pair)).tolist()
+    figures, errors = ratio(*pair).tolist(), standard_error(influences(*pair), pair[1]).tolist()
     row: Row = {}
     for card, figure, error in zip(cards, figures, errors, strict=True):
         row |= {card.name: figure, f"{card.name}_se": error}

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import pairwise
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from sinkscope import tables
@@ -44,7 +45,7 @@ def heads(baseline: Record, record: Record, sheet: Sheet) -> pd.DataFrame:
         if name in PER_HEAD:
             found[f"{name}_delta"] = (ratio(*after) - ratio(*before)).tolist()
             pulls = influences(*after) - influences(*before)
-            errors = sheet.errors(f"{name}_delta", pulls, partial(_changes, before, after))
+            errors = sheet.errors(f"{name}_delta", pulls, _shared(before, after), partial(_changes, before, after))
             found |= {key: error.tolist() for key, error in errors.items()}
     return pd.concat([tables.heads(record, sheet), pd.DataFrame(found)], axis=1)
 
@@ -66,7 +67,7 @@ def levels(records: Sequence[Record]) -> pd.DataFrame:
             if not layer.by_level.windows:
                 continue
             pair = layer.by_level.by_window()
-            share, error = ratio(*pair), standard_error(influences(*pair))
+            share, error = ratio(*pair), standard_error(influences(*pair), pair[1])
             for head in range(layer.heads):
                 place = tables.place(record, layer, call) | {"head": head}
                 for level, (low, high) in enumerate(pairwise(EDGES)):
@@ -81,7 +82,7 @@ def _scores(record: Record, sheet: Sheet) -> Row:
     for name, tally in (("kl_to_baseline", record.divergence), ("top1_agreement", record.agreement)):
         pair = tally.by_window()
         row[name] = float(ratio(*pair)[0])
-        errors = sheet.errors(name, influences(*pair), partial(resampled, *pair))
+        errors = sheet.errors(name, influences(*pair), pair[1], partial(resampled, *pair))
         row |= {key: float(error[0]) for key, error in errors.items()}
     return row
 
@@ -95,7 +96,7 @@ def _loss(baseline: Record, record: Record, sheet: Sheet) -> Row:
         return row | {key.replace("nll", "perplexity"): math.nan for key in row if key.startswith("nll_delta_")}
     # The perplexity's error by the delta method: each window pulls it by itself times its pull on the loss.
     pulls = second * influences(*after) - first * influences(*before)
-    errors = sheet.errors("perplexity_delta", pulls, partial(_perplexities, before, after))
+    errors = sheet.errors("perplexity_delta", pulls, _shared(before, after), partial(_perplexities, before, after))
     return row | {key: float(error[0]) for key, error in errors.items()}
 
 
@@ -109,10 +110,16 @@ def _only(pair: Pair, defined: Tensor) -> tuple[Tensor, Tensor]:
     return pair[0][:, defined], pair[1][:, defined]
 
 
+def _shared(before: Pair, after: Pair) -> Tensor:
+    """What counts in a change: a window that counts both times."""
+    return torch.minimum(before[1], after[1])
+
+
 def _difference(name: str, before: Pair, after: Pair, sheet: Sheet) -> Row:
     """The change of a mean over heads, with its error paired by window."""
     pulls = (influences(*after) - influences(*before)).mean(dim=1)
-    errors = sheet.errors(name, pulls, lambda times: _changes(before, after, times).mean(dim=1))
+    counts = _shared(before, after).sum(dim=1)
+    errors = sheet.errors(name, pulls, counts, lambda times: _changes(before, after, times).mean(dim=1))
     row = {name: float((ratio(*after) - ratio(*before)).mean())}
     return row | {key: float(error) for key, error in errors.items()}
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sinkscope.corpus import Windows
-from sinkscope.errors import TextError
+from sinkscope.errors import ProtocolError, SinkscopeError, TextError
 from sinkscope.normalizers import initial_keys
 from sinkscope.options import Options
-from sinkscope.protocols import ALL, PROTOCOLS, Settled, named, settled
+from sinkscope.protocols import ALL, PROTOCOLS, Protocol, Settled, named, settled
 from sinkscope.report import Report
 from sinkscope.reporting import together
 
@@ -25,24 +25,47 @@ def follow(
 
     `options` are those of `Options`, with an `initial` of None for as many as the length of the windows suggests.
     Of several, masses and the protocols' own figures are measured, unless `options` say more. Raises ProtocolError for
-    what contradicts one of them, before anything is run, and TextError where the text does not give what one needs;
-    of "all", such a protocol is left out, and the metadata say why.
+    what contradicts one of them, and TextError where the text does not give what one needs; of "all", such a protocol
+    is left out, and the metadata say why.
     """
-    plans = [settled(PROTOCOLS[name], **given) for name in named(protocol)]
-    if len(plans) > 1 and options.get("only") is None:
+    names = named(protocol)
+    if len(names) > 1 and options.get("only") is None:
         options = dict(options) | {"only": ()}
-    reports, refused = [], {}
-    for plan in plans:
+    reports: list[Report] = []
+    refused: dict[str, SinkscopeError] = {}
+    for name in names:
         try:
-            windows = cut(plan)
+            plan = settled(PROTOCOLS[name], **given)
+            windows = _samples(plan, cut)
             reports.append(run(windows, _options(options, plan, windows)))
-        except TextError as error:
-            if ALL not in (protocol if isinstance(protocol, list | tuple) else [protocol]):
+        except (ProtocolError, TextError) as error:
+            if not protocol or ALL not in ([protocol] if isinstance(protocol, str) else protocol):
                 raise
-            refused[plan.protocol.name] = error
+            refused[name] = error
     if not reports:
         raise next(iter(refused.values()))
     return together(reports, {name: str(error) for name, error in refused.items()})
+
+
+def _samples(plan: Settled, cut: Cut) -> Windows:
+    """The windows of a plan; those of a published protocol are of its length, every one."""
+    card = plan.protocol
+    if not card.published:
+        return cut(plan)
+    try:
+        windows = cut(plan)
+    except TextError as error:
+        # Its own remedy would be another length.
+        fault = str(error).rpartition(": ")[0]
+        raise TextError(f"{_wants(card)}, and {fault}: give more text, or say --windows") from error
+    shortest = int(windows.keep.sum(dim=1).min())
+    if shortest < card.seq_len:
+        raise TextError(f"{_wants(card)}, and one has {shortest}: give longer texts, or leave the short ones out")
+    return windows
+
+
+def _wants(card: Protocol) -> str:
+    return f"{card.name} takes {card.windows:,} samples of {card.seq_len:,} tokens"
 
 
 def _options(options: Mapping[str, Any], plan: Settled, windows: Windows) -> Options:

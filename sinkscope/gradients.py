@@ -35,16 +35,18 @@ def gradient_norms(
     return norms
 
 
-def gradient_figures(norms: Float[Tensor, "window position"]) -> dict[str, float]:
+def gradient_figures(
+    norms: Float[Tensor, "window position"], keep: Bool[Tensor, "window position"]
+) -> dict[str, float]:
     """Means over windows of two ratios of gradient norms, each with its standard error in `_se`.
 
     `gradient_first_ratio` is the norm at the first token ÷ the mean at the others, `gradient_peak_ratio` the largest
-    norm ÷ the median. The last token, whose gradient is 0, is left out, and so is padding, which is NaN. A window whose
+    norm ÷ the median. The last token, whose gradient is 0, is left out, and so is padding. A window whose
     gradients are no numbers, or with fewer than three tokens, leaves them undefined.
     """
-    ratios = torch.stack([_ratios(row[~row.isnan()][:-1]) for row in norms])
+    ratios = torch.stack([_ratios(row[real][:-1]) for row, real in zip(norms, keep, strict=True)])
     counts = torch.ones_like(ratios)
-    means, errors = ratio(ratios, counts).tolist(), standard_error(influences(ratios, counts)).tolist()
+    means, errors = ratio(ratios, counts).tolist(), standard_error(influences(ratios, counts), counts).tolist()
     return {
         "gradient_first_ratio": means[0],
         "gradient_first_ratio_se": errors[0],

@@ -52,6 +52,10 @@ class Options:
     command: Sequence[str] | None = None
     progress: Progress = silent
 
+    def __post_init__(self) -> None:
+        if self.bootstrap is not None and self.bootstrap < LEAST_DRAWS:
+            raise ValueError(f"expected at least {LEAST_DRAWS} bootstrap samples, got {self.bootstrap}")
+
     def batches(self, windows: Windows, tokens: Tokens, path: Path, telling: Sequence[str] = ()) -> Batches:
         """All the windows with what is to be known of them; `telling` names metrics that are wanted in any case.
 
@@ -73,19 +77,14 @@ class Options:
 
     def _activations(self) -> tuple[Activation, ...]:
         """The figures of hidden states; the dear ones, which tell of collapse, with the gradients."""
-        if not asks_for_hidden(self.only):
+        if not (self.gradients or asks_for_hidden(self.only)):
             return ()
         return tuple(card for card in ACTIVATIONS.values() if self.gradients or not card.optional)
 
     def draws(self, windows: int) -> Float[Tensor, "resample window"] | None:
-        """The bootstrap samples of so many windows; None where none are asked for, or there is nothing to resample.
-
-        Raises ValueError for fewer than 100, whose 2.5th percentile is noise.
-        """
+        """The bootstrap samples of so many windows; None where none are asked for, or there is nothing to resample."""
         if self.bootstrap is None or windows < 2:
             return None
-        if self.bootstrap < LEAST_DRAWS:
-            raise ValueError(f"expected at least {LEAST_DRAWS} bootstrap samples, got {self.bootstrap}")
         return draws(windows, self.bootstrap, self.seed)
 
     def _marked(self, tokens: Tokens) -> dict[str, Bool[Tensor, "window position"]]:

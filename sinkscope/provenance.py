@@ -103,7 +103,7 @@ def _queries(setting: Setting) -> dict[str, Any]:
 def _bootstrap(setting: Setting) -> dict[str, Any] | None:
     """How the intervals came about, or None without any."""
     options = setting.options
-    if options.bootstrap is None:
+    if options.bootstrap is None or setting.windows.ids.shape[0] < 2:
         return None
     return {
         "samples": options.bootstrap,
@@ -189,6 +189,8 @@ def _not_asked_for(record: Record, setting: Setting) -> dict[str, str]:
         for name, card in METRICS.items()
         if not card.optional and name not in measured
     }
+    if setting.batches.positions is not None and setting.options.also is not None:
+        reasons["*_sampling_se"] = "scores of dormancy are means over windows, and tell nothing of a sample of queries"
     if record.hidden is None:
         reasons["activations, massive"] = "the figures of hidden states were not asked for"
     if not setting.batches.received:

@@ -68,7 +68,7 @@ class Report:
         return self.by(row["protocol"]).under(row["normalizer"]) if "protocol" in row else self.under(row["normalizer"])
 
     def under(self, normalizer: str) -> "Report":
-        """The run under one normalizer alone, by its name in the tables."""
+        """The run under one normalizer alone, by its name in the tables; under every protocol that was followed."""
         return self._only("normalizer", normalizer)
 
     def by(self, protocol: str) -> "Report":

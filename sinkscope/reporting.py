@@ -6,10 +6,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
+from jaxtyping import Bool
+from torch import Tensor
 
 from sinkscope import activations, deltas, tables
 from sinkscope.comparison import Comparison, Contender
 from sinkscope.gradients import gradient_figures
+from sinkscope.protocols import PROTOCOLS
 from sinkscope.provenance import Setting, metadata
 from sinkscope.record import Record
 from sinkscope.report import Report
@@ -24,7 +27,7 @@ def report(record: Record, setting: Setting) -> Report:
         layers=tables.layers(record, sheet),
         tokens=_tokens(record, setting),
         positions=tables.positions(record),
-        summary=_summary(record, sheet),
+        summary=_summary(record, sheet, setting.windows.keep),
         documents=tables.documents(record, sheet, setting.windows.documents),
         metadata=metadata(record, setting),
         **_hidden([record], setting),
@@ -39,10 +42,11 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
     records = [record for contender, record in both if contender.layer is None]
     swept = [(each.layer, each.label, record) for each, record in both if each.layer is not None]
     everything = [baseline, *records]
-    summaries = [_summary(baseline, sheet)]
+    keep = setting.windows.keep
+    summaries = [_summary(baseline, sheet, keep)]
     for record in records:
         change = pd.DataFrame([deltas.summary(baseline, record, sheet)])
-        summaries.append(pd.concat([_summary(record, sheet), change], axis=1))
+        summaries.append(pd.concat([_summary(record, sheet, keep), change], axis=1))
     told = {
         "identity_delta": comparison.identity_delta,
         "identity_kl": comparison.identity_kl,
@@ -66,15 +70,19 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
 def together(reports: Sequence[Report], refused: Mapping[str, str]) -> Report:
     """The reports of one model and text under several protocols as one, each table below the other.
 
-    The metadata are those of the first; what differs is under `runs`, by protocol, and `not_followed` holds the
-    protocols that were refused, each with the reason.
+    The metadata are those of the first, and `undefined` of all; each run's own are under `runs`, by protocol, and
+    `not_followed` holds the protocols that were refused, each with the reason.
     """
     if len(reports) == 1 and not refused:
         return reports[0]
     names = [each.name for each in fields(Report) if each.name != "metadata"]
     found = {name: _joined([getattr(report, name) for report in reports]) for name in names}
     runs = {report.metadata["protocol"]["name"]: report.metadata for report in reports}
-    return Report(**found, metadata=reports[0].metadata | {"runs": runs, "not_followed": dict(refused)})
+    undefined: dict[str, str] = {}
+    for name, told in runs.items():
+        undefined |= told["undefined"] | dict.fromkeys(PROTOCOLS[name].own_figures, f"only {name} measures it")
+    several = {"runs": runs, "not_followed": dict(refused), "undefined": undefined}
+    return Report(**found, metadata=reports[0].metadata | several)
 
 
 def _sheet(setting: Setting) -> tables.Sheet:
@@ -88,11 +96,11 @@ def _sheet(setting: Setting) -> tables.Sheet:
     return tables.Sheet(tuple(setting.batches.marked), fixed, options.draws(windows.ids.shape[0]))
 
 
-def _summary(record: Record, sheet: tables.Sheet) -> pd.DataFrame:
+def _summary(record: Record, sheet: tables.Sheet, keep: Bool[Tensor, "window position"]) -> pd.DataFrame:
     """The means over heads, and what there is beside attention: hidden states and gradients."""
     row = {} if record.hidden is None else activations.summary(record.hidden)
     if record.gradients is not None:
-        row |= gradient_figures(record.gradients)
+        row |= gradient_figures(record.gradients, keep)
     return pd.concat([tables.summary(record, sheet), pd.DataFrame([row])], axis=1)
 
 
@@ -116,8 +124,9 @@ def _under_protocol(report: Report, setting: Setting) -> Report:
     rows = []
     for _, row in report.summary.iterrows():
         place = {name: row[name] for name in ("normalizer", "protocol")}
-        how = {name: row[name] for name in ("epsilon", "seq_len", "windows", "bos")}
         for figure in card.figures:
+            how = {"epsilon": card.threshold(figure, setting.options.epsilon)}
+            how |= {name: row[name] for name in ("seq_len", "windows", "bos")}
             errors = {f"value{end}": row[figure + end] for end in ("_se", "_low", "_high") if figure + end in row}
             rows.append(place | {"figure": figure, "value": row[figure]} | errors | how)
     return replace(

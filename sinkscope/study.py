@@ -60,7 +60,7 @@ class _Source:
                 seed=self.seed,
                 embedded=self.embedded,
             )
-        documents = corpus.read_documents([]) if self.text is None else _documents(self.text)
+        documents = corpus.read_documents([]) if self.text is None else _documents(self.text, plan)
         return corpus.windows(
             self.tokenizer,
             documents,
@@ -76,6 +76,11 @@ class _Source:
     ) -> dict[str, Any]:
         """The options that a protocol may contradict; token ids have a length and a number of their own."""
         if self.ids is not None:
+            asked = {"seq_len": seq_len, "windows": windows, "bos": bos}
+            if beside := [name for name, value in asked.items() if value is not None]:
+                raise ValueError(
+                    f"expected input_ids as they are to be measured, got {' and '.join(beside)} beside them"
+                )
             seq_len, windows = self.ids.shape[1], self.ids.shape[0]
         return {
             "seq_len": seq_len,
@@ -84,6 +89,7 @@ class _Source:
             "chat": self.chat,
             "epsilon": options.pop("epsilon", None),
             "queries": options.get("queries"),
+            "synthetic": self.synthetic is not None,
         }
 
 
@@ -160,6 +166,8 @@ def compare(
     return follow(protocol, given, source.cut, partial(compare_windows, model, tokenizer, swaps=swaps), options)
 
 
-def _documents(text: str | Sequence[str]) -> list[corpus.Document]:
+def _documents(text: str | Sequence[str], plan: Settled) -> list[corpus.Document]:
+    """The texts, each of its own length if it is shorter than a window; a paper's samples all have one length."""
     texts = [text] if isinstance(text, str) else list(text)
-    return [corpus.Document(name=f"text {index}", text=each, prompt=True) for index, each in enumerate(texts, start=1)]
+    how = {"prompt": True} if not plan.protocol.published else {"many": len(texts) > 1}
+    return [corpus.Document(name=f"text {index}", text=each, **how) for index, each in enumerate(texts, start=1)]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sinkscope.accumulate import influences, interval, ratio, resampled, standard_error
+from sinkscope.accumulate import contributing, influences, interval, ratio, resampled, standard_error
 from sinkscope.record import Layer, Record
 from sinkscope.sampling import replicates, sampling_error
 
@@ -32,11 +32,13 @@ class Sheet:
     fixed: Row = field(default_factory=dict)
     draws: Float[Tensor, "resample window"] | None = None
 
-    def errors(self, name: str, pulls: Tensor, again: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """The error of a figure over windows, from their influences and from the figure `again` in each sample."""
-        found = {f"{name}_se": standard_error(pulls)}
+    def errors(self, name: str, pulls: Tensor, counts: Tensor, again: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """The error of a figure over windows: from their influences and counts, and from the figure in each sample."""
+        found = {f"{name}_se": standard_error(pulls, counts)}
         if self.draws is not None:
-            found[f"{name}_low"], found[f"{name}_high"] = interval(again(self.draws))
+            alone = contributing(counts) < 2
+            for end, value in zip(("low", "high"), interval(again(self.draws)), strict=True):
+                found[f"{name}_{end}"] = value.masked_fill(alone, math.nan)
         return found
 
 
@@ -76,24 +78,23 @@ def documents(record: Record, sheet: Sheet, of: Sequence[str]) -> pd.DataFrame:
     windows = torch.bincount(group, minlength=len(names))
     row: Row = {"normalizer": record.normalizer, "document": names, "windows": windows.numpy()}
     for name, pair in pooled(record, record.in_order(), sheet.columns).items():
-        row |= _by_document(name, pair, group, windows)
-    row |= _by_document("nll", record.loss.by_window(), group, windows)
+        row |= _by_document(name, pair, group, len(names))
+    row |= _by_document("nll", record.loss.by_window(), group, len(names))
     row["perplexity"] = [perplexity_of(nll) for nll in row["nll"]]
     row["tokens_scored"] = _grouped(record.loss.by_window()[1], group, len(names))[:, 0].long().numpy()
     return pd.DataFrame(row)
 
 
-def _by_document(
-    name: str, pair: Pair, group: Int[Tensor, "window"], windows: Int[Tensor, "document"]
-) -> dict[str, Any]:
+def _by_document(name: str, pair: Pair, group: Int[Tensor, "window"], count: int) -> dict[str, Any]:
     """The mean over heads of a figure in each document, and its error over the document's own windows."""
-    sums, counts = (_grouped(side, group, len(windows)) for side in pair)
+    sums, counts = (_grouped(side, group, count) for side in pair)
     defined = counts > 0
     some = defined.sum(1)
     figure = (sums / counts).masked_fill(~defined, 0).sum(1) / some
     pulls = (pair[0] - (sums / counts)[group] * pair[1]) / counts[group]
     pull = pulls.masked_fill(~defined[group], 0).sum(1) / some[group]
-    spread = _grouped(pull.square(), group, len(windows)) * windows / (windows - 1)
+    windows = _grouped((pair[1].sum(1) > 0).double(), group, count)
+    spread = _grouped(pull.square(), group, count) * windows / (windows - 1)
     error = spread.sqrt().masked_fill(windows < 2, math.nan)
     return {name: figure.numpy(), f"{name}_se": error.numpy()}
 
@@ -113,7 +114,7 @@ def loss(record: Record, sheet: Sheet) -> Row:
     """Perplexity exp(ΣNLL/Σtokens) and the loss behind it in nats; null where no token was scored."""
     sums, counts = record.loss.by_window()
     nll = float(ratio(sums, counts)[0])
-    errors = sheet.errors("nll", influences(sums, counts), partial(resampled, sums, counts))
+    errors = sheet.errors("nll", influences(sums, counts), counts, partial(resampled, sums, counts))
     row = {"nll": nll} | {name: float(error[0]) for name, error in errors.items()}
     perplexity = perplexity_of(nll)
     ends = {f"perplexity_{end}": perplexity_of(row[f"nll_{end}"]) for end in ("low", "high") if f"nll_{end}" in row}
@@ -136,7 +137,7 @@ def positions(record: Record) -> pd.DataFrame:
         rows += [place(record, layer, call) | {"head": head} for head in range(layer.heads)]
         sums, counts = layer.by_position.by_window()
         figures.append(ratio(sums, counts))
-        errors.append(standard_error(influences(sums, counts)))
+        errors.append(standard_error(influences(sums, counts), counts))
         queries.append(counts.sum(0).long())
     heads, bins = len(rows), len(record.edges) - 1
     table = pd.DataFrame(rows).loc[np.repeat(np.arange(heads), bins)].reset_index(drop=True)
@@ -198,7 +199,7 @@ def _figures(record: Record, sheet: Sheet) -> dict[str, Any]:
     by_class = {f"{column}_mass": f"{column}_queries" for column in sheet.columns}
     for name, pair in pairs.items():
         figures[name] = ratio(*pair).numpy()
-        errors = sheet.errors(name, influences(*pair), partial(resampled, *pair))
+        errors = sheet.errors(name, influences(*pair), pair[1], partial(resampled, *pair))
         figures |= {key: error.numpy() for key, error in errors.items()}
         if name in by_class:
             figures[by_class[name]] = pair[1].sum(0).numpy()
@@ -231,12 +232,17 @@ def _means(record: Record, group: Int[Tensor, "head"], sheet: Sheet) -> dict[str
     for name, pair in pooled(record, record.in_order(), sheet.columns).items():
         means[name] = _group_means(ratio(*pair)[None], pair, group)[0].numpy()
         pulls = _group_means(influences(*pair), pair, group)
-        errors = sheet.errors(name, pulls, partial(_means_again, pair, group))
+        errors = sheet.errors(name, pulls, _by_group(pair[1], group), partial(_means_again, pair, group))
         means |= {key: error.numpy() for key, error in errors.items()}
     for name, pair in pooled(record, record.in_order(), sheet.columns, sampled=True).items():
         pulls = _group_means(influences(*pair), pair, group)
         means[f"{name}_sampling_se"] = _sampling_error(record, pulls).numpy()
     return means
+
+
+def _by_group(counts: Float[Tensor, "window head"], group: Int[Tensor, "head"]) -> Float[Tensor, "window group"]:
+    """The counts of all heads of each group together."""
+    return counts.new_zeros(len(counts), int(group.max()) + 1).index_add_(1, group, counts)
 
 
 def _means_again(

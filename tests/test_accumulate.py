@@ -83,13 +83,13 @@ def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios():
 def test_where_nothing_was_counted_there_is_no_figure():
     sums, counts = torch.zeros(3, 2).double(), torch.tensor([[1.0, 0], [1, 0], [1, 0]]).double()
     assert ratio(sums, counts).isnan().tolist() == [False, True]
-    assert standard_error(influences(sums, counts)).isnan().tolist() == [False, True]
+    assert standard_error(influences(sums, counts), counts).isnan().tolist() == [False, True]
 
 
 def test_the_standard_error_of_windows_of_one_size_is_that_of_their_mean():
     sums, _ = pairs(6)
     counts = torch.full_like(sums, 5)
-    found = standard_error(influences(sums.double(), counts.double()))
+    found = standard_error(influences(sums.double(), counts.double()), counts.double())
     figures = (sums.double() / 5).numpy()
     np.testing.assert_allclose(found.numpy(), figures.std(axis=0, ddof=1) / math.sqrt(6))
 
@@ -98,13 +98,13 @@ def test_the_standard_error_of_a_ratio_by_hand():
     sums, counts = torch.tensor([[1.0], [9.0], [2.0]]).double(), torch.tensor([[1.0], [3.0], [2.0]]).double()
     residuals = [1 - 2 * 1, 9 - 2 * 3, 2 - 2 * 2]
     wanted = math.sqrt(3 / 2 * sum((each / 6) ** 2 for each in residuals))
-    assert standard_error(influences(sums, counts)).tolist() == pytest.approx([wanted])
+    assert standard_error(influences(sums, counts), counts).tolist() == pytest.approx([wanted])
 
 
 def test_windows_that_agree_have_no_error_and_one_window_has_none_at_all():
     sums, counts = torch.tensor([[2.0], [4.0]]).double(), torch.tensor([[1.0], [2.0]]).double()
-    assert standard_error(influences(sums, counts)).tolist() == [0]
-    assert standard_error(influences(sums[:1], counts[:1])).isnan().all()
+    assert standard_error(influences(sums, counts), counts).tolist() == [0]
+    assert standard_error(influences(sums[:1], counts[:1]), counts[:1]).isnan().all()
 
 
 @given(st.integers(2, 7))
@@ -131,7 +131,7 @@ def test_a_resampled_ratio_is_that_of_the_windows_that_were_drawn():
 def test_the_bootstrap_spreads_as_far_as_the_standard_error_says():
     sums, counts = (side.double() for side in pairs(60))
     again = resampled(sums, counts, draws(60, 4000, 0))
-    torch.testing.assert_close(again.std(0), standard_error(influences(sums, counts)), rtol=0.08, atol=0)
+    torch.testing.assert_close(again.std(0), standard_error(influences(sums, counts), counts), rtol=0.08, atol=0)
     low, high = interval(again)
     torch.testing.assert_close((high - low) / (2 * 1.96), again.std(0), rtol=0.08, atol=0)
 
@@ -144,3 +144,13 @@ def test_the_interval_of_very_many_numbers_is_that_of_each_column():
     np.testing.assert_allclose(high[2, -4:], np.percentile(values[:, 2, -4:], 97.5, axis=0))
     one, _ = interval(values[:, 0, 0])
     assert one == low[0, 0]
+
+
+def test_windows_that_count_nothing_are_no_evidence():
+    sums, counts = (side.double() for side in pairs(3))
+    nothing = torch.zeros(5, 3).double()
+    among = [torch.cat([side, nothing]) for side in (sums, counts)]
+    alone = standard_error(influences(sums, counts), counts)
+    torch.testing.assert_close(standard_error(influences(*among), among[1]), alone)
+    single = [torch.cat([side[:1], nothing]) for side in (sums, counts)]
+    assert standard_error(influences(*single), single[1]).isnan().all()

@@ -131,7 +131,7 @@ def test_an_embedding_without_influence_is_refused_in_a_line(ids, keep):
 def test_ratios_are_means_over_windows_without_padding_and_the_last_token():
     nan = torch.nan
     norms = torch.tensor([[nan, 8.0, 1.0, 2.0, 3.0, 0.0], [6.0, 1.0, 2.0, 9.0, 0.0, nan]], dtype=torch.float64)
-    found = gradient_figures(norms)
+    found = gradient_figures(norms, ~norms.isnan())
     first, peak = [8 / 2, 6 / 4], [8 / 2, 9 / 2]
     assert found == pytest.approx(
         {
@@ -144,7 +144,7 @@ def test_ratios_are_means_over_windows_without_padding_and_the_last_token():
 
 
 def test_ratios_of_gradients_that_are_no_numbers_are_not_hidden():
-    norms = torch.ones(2, 5, dtype=torch.float64)
-    norms[1] = torch.nan
-    assert torch.tensor(list(gradient_figures(norms).values())).isnan().all()
-    assert torch.tensor(list(gradient_figures(norms[:1, :2]).values())).isnan().all()
+    norms, keep = torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 5, dtype=torch.bool)
+    norms[1, :2] = torch.nan
+    assert torch.tensor(list(gradient_figures(norms, keep).values())).isnan().all()
+    assert torch.tensor(list(gradient_figures(norms[:1, :2], keep[:1, :2]).values())).isnan().all()

@@ -213,5 +213,17 @@ def test_what_looks_like_a_secret_is_taken_out_of_a_text(text, expected):
     assert without_secrets(text, "a secret of mine") == expected
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "./hf_llama_tuned and data/hf_datasets_old/x.txt",
+        "pip install hf_transfer; hf_hub_download() failed",
+        "Basic training for soldiers, and a bearer of bad news",
+    ],
+)
+def test_ordinary_words_are_no_secrets(words):
+    assert without_secrets(words) == words
+
+
 def test_what_is_too_short_for_a_secret_is_not_taken_for_one():
     assert without_secrets("a cat sat", "a") == "a cat sat"

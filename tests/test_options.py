@@ -13,6 +13,7 @@ import sinkscope
 from sinkscope.attention import flash_kernel
 from sinkscope.errors import UnknownNameError
 from sinkscope.metrics import METRICS, dormancy
+from sinkscope.options import Options
 
 MASSES = ["first_mass", "first_share", "first_lift", "initial_mass", "other_share", "row_mass", "sink_rate"]
 
@@ -208,3 +209,15 @@ def test_the_command_line_asks_for_more_metrics_by_name_or_by_group(run, tiny_ll
     ended = run("measure", tiny_llama, *QUICK, "--also", "dormant")
     assert ended.status == 1
     assert "no metric named 'dormant'" in ended.err
+
+
+def test_gradients_bring_the_figures_of_hidden_states_whatever_else_is_measured(model, ids):
+    report = sinkscope.measure(model, input_ids=ids, only=(), gradients=True)
+    assert report.activations["effective_rank"].notna().all()
+    assert report.tokens["gradient_norm"].notna().any()
+    assert sinkscope.measure(model, input_ids=ids, only=()).activations.empty
+
+
+def test_too_few_bootstrap_samples_are_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="at least 100 bootstrap samples, got 50"):
+        Options(bootstrap=50)

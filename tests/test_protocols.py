@@ -11,6 +11,7 @@ from handmade import asked, real, reduced
 
 import sinkscope
 from sinkscope.errors import ProtocolError, TextError, UnknownNameError
+from sinkscope.exporters import export
 from sinkscope.protocols import OWN, PROTOCOLS, named, settled
 from sinkscope.protocols.figures import exceeding, first_column, last_query, lower_triangle_zeros
 
@@ -179,7 +180,6 @@ def test_the_programs_own_numbers_are_defaults_and_a_papers_are_not():
     [
         ({"seq_len": 65}, "--seq-len 65"),
         ({"bos": "never"}, "--bos never"),
-        ({"epsilon": 0.25}, "--epsilon 0.25"),
         ({"chat": True}, "--chat"),
         ({"queries": 8}, "--queries 8"),
     ],
@@ -187,6 +187,22 @@ def test_the_programs_own_numbers_are_defaults_and_a_papers_are_not():
 def test_an_option_that_contradicts_a_protocol_is_refused(name, option, said):
     with pytest.raises(ProtocolError, match=f"^{said} contradicts {name}, which takes"):
         settled(PROTOCOLS[name], **option)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_threshold_contradicts_where_the_paper_has_one(name):
+    if PROTOCOLS[name].epsilon is None:
+        assert (settled(PROTOCOLS[name]).epsilon, settled(PROTOCOLS[name], epsilon=0.25).epsilon) == (0.3, 0.25)
+    else:
+        with pytest.raises(ProtocolError, match=f"^--epsilon 0.25 contradicts {name}, which takes"):
+            settled(PROTOCOLS[name], epsilon=0.25)
+
+
+def test_synthetic_tokens_are_without_bos_unless_that_is_said():
+    card = PROTOCOLS["gu2025"]
+    assert settled(card, synthetic=True).bos == "never"
+    assert settled(card, synthetic=True, bos="always").bos == "always"
+    assert settled(card).bos == "auto"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -200,7 +216,7 @@ def test_what_a_protocol_takes_anyway_is_no_contradiction(name):
 
 
 def test_all_is_every_protocol_once_and_an_unknown_name_is_told():
-    assert named(None) == [OWN]
+    assert named(None) == named([]) == [OWN]
     assert named(["gu2025", "all"]) == ["gu2025", *(name for name in PROTOCOLS if name != "gu2025")]
     with pytest.raises(UnknownNameError, match="did you mean 'gu2025'"):
         named(["gu2024"])
@@ -212,6 +228,7 @@ def test_every_protocol_states_its_conventions_and_names_its_columns(card):
     assert all(sentence.endswith(".") for sentence in card.conventions)
     assert {metric.name for metric in card.metrics} <= set(card.figures) or not card.published
     assert all(figure.startswith(card.name) for figure in card.figures) == card.published
+    assert set(card.thresholds) == {figure for figure in card.figures if "rate" in figure}
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +264,49 @@ def test_a_text_that_is_too_short_for_a_protocol_is_refused_unless_windows_are_n
     report = sinkscope.measure(long_llama, tokenizer, text, protocol="gu2025", windows="all")
     assert report.metadata["protocol"]["samples"] == report.protocols["windows"][0] == 300 // 64
     assert "4 samples" in report.metadata["protocol"]["conventions"][-1]
+
+
+def test_a_sample_shorter_than_the_protocol_takes_is_never_measured(long_llama, tokenizer):
+    text = "A text that is long enough for one sample at least, and for some more. " * 2
+    with pytest.raises(TextError, match="gu2025 takes 100 samples of 64 tokens, and"):
+        sinkscope.measure(long_llama, tokenizer, ["hi", "yo"] * 50, protocol="gu2025")
+    report = sinkscope.measure(long_llama, tokenizer, ["hi", text, "yo"], protocol="gu2025", windows="all")
+    assert set(report.tokens["document"]) == {"text 2"}
+    assert report.tokens.groupby("window").size().tolist() == [64, 64]
+    ids, mask = torch.randint(3, 300, (2, 64)), torch.ones(2, 64)
+    mask[1, 20:] = 0
+    with pytest.raises(TextError, match="and one has 20: give longer texts"):
+        sinkscope.measure(long_llama, input_ids=ids, attention_mask=mask, protocol="gu2025")
+
+
+def test_each_figure_has_its_own_threshold_or_none(long_llama, tokenizer):
+    report = sinkscope.measure(long_llama, tokenizer, protocol="all", windows=1)
+    found = report.protocols.set_index("figure")["epsilon"]
+    assert (found["softpick2025_sink_rate_02"], found["softpick2025_sink_rate"]) == (0.2, 0.3)
+    assert found[["gu2025_mass", "softpick2025_sparsity", "streamingllm2024_mass", "first_mass"]].isna().all()
+    own = sinkscope.measure(long_llama, tokenizer, epsilon=0.1, seq_len=32, windows=1)
+    assert own.protocols.set_index("figure")["epsilon"]["sink_rate"] == 0.1
+
+
+def test_what_only_one_of_several_protocols_measures_is_said(long_llama, tokenizer):
+    report = sinkscope.measure(long_llama, tokenizer, protocol=["gu2025", "barbero2025"], windows=2)
+    assert report.summary["barbero2025_sink_rate"].isna().tolist() == [True, False]
+    assert report.metadata["undefined"]["barbero2025_sink_rate"] == "only barbero2025 measures it"
+
+
+def test_a_map_of_several_protocols_is_that_of_the_first(long_llama, tokenizer, tmp_path):
+    several = sinkscope.measure(long_llama, tokenizer, protocol=["gu2025", "barbero2025"], windows=2)
+    export(several, tmp_path / "several.svg")
+    export(several.by("gu2025"), tmp_path / "first.svg")
+    assert (tmp_path / "several.svg").read_bytes() == (tmp_path / "first.svg").read_bytes()
+
+
+def test_token_ids_come_with_their_own_length_and_number(long_llama, ids):
+    with pytest.raises(ValueError, match="got seq_len and bos beside them"):
+        sinkscope.measure(long_llama, input_ids=ids, seq_len=7, bos="always")
+    report = sinkscope.measure(long_llama, input_ids=torch.cat([ids, ids, ids], dim=1)[:, :64], protocol="all")
+    assert set(report.protocols["protocol"]) == {OWN, "gu2025", "barbero2025"}
+    assert set(report.metadata["not_followed"]) == {"softpick2025", "streamingllm2024"}
 
 
 def test_before_and_after_are_compared_under_a_protocol(long_llama, tokenizer):

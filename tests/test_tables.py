@@ -191,3 +191,18 @@ def test_first_mass_by_position_has_its_error_over_windows():
     for _, row in alone.iterrows():
         each = weights[:, 0, row["query_from"], 0]
         assert row["first_mass_se"] == pytest.approx(float(each.std() / 3**0.5))
+
+
+def test_a_class_that_is_in_one_window_only_has_no_error():
+    weights, keep = rows_of(5, 3, 2), real(3, LENGTH)
+    rare = torch.zeros_like(keep)
+    rare[0, 2] = True
+    record = Record.start("softmax", 3, LENGTH, chosen(None))
+    record.add(Layer("a", 0, 0, None, None, 2, False, "dense"), range(3), reduced(weights, asked(keep, rare=rare)))
+    record.loss.add(range(3), (torch.ones(3, 1), torch.ones(3, 1)))
+    one = tables.Sheet(("first", "rare"), {}, draws(3, 100, 0))
+    for table in (tables.heads(record, one), tables.layers(record, one), tables.summary(record, one)):
+        assert table["rare_mass"].notna().all()
+        assert table[["rare_mass_se", "rare_mass_low", "rare_mass_high"]].isna().all(axis=None)
+        assert table["first_mass_se"].notna().all()
+    assert tables.documents(record, one, ["x", "x", "x"])["rare_mass_se"].isna().all()

@@ -51,7 +51,7 @@ def _cells(row: pd.Series, *, compared: bool) -> list[str]:
         str(row["figure"]),
         _number(row["value"]),
         _number(row["value_se"]),
-        f"{row['epsilon']:g}",
+        "–" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
         f"{row['seq_len']:,}",
         f"{row['windows']:,}" if pd.isna(paper) or paper == row["windows"] else f"{row['windows']:,} of {paper:,.0f}",
         "yes" if row["bos"] else "no",

@@ -137,7 +137,8 @@ def _activation(card: Any) -> tuple[str, str]:
 
 def _protocol(card: Any) -> tuple[str, str]:
     samples = f"{card.windows:,} samples" if card.published else f"{card.windows} windows"
-    return card.name, f"{card.summary}; {samples} of {card.seq_len:,} tokens, ε {card.epsilon:g}  [{card.source}]"
+    epsilon = "no ε" if card.epsilon is None else f"ε {card.epsilon:g}"
+    return card.name, f"{card.summary}; {samples} of {card.seq_len:,} tokens, {epsilon}  [{card.source}]"
 
 
 def _normalizer(card: Any) -> tuple[str, str]:

@@ -126,6 +126,7 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
             "chat": chat,
             "epsilon": epsilon,
             "queries": queries,
+            "synthetic": synthetic is not None,
         },
         measuring={
             "batch_size": None if batch_size == "auto" else int(batch_size),

@@ -44,8 +44,10 @@ def heatmap(report: Report, path: Path, stem: str) -> None:  # noqa: ARG001 - ev
     """The first token's share of each head's attention as a map of layers and heads, with the means by layer.
 
     A comparison has one map for each normalizer instead, plain softmax first. Grey is what does not exist or is not
-    defined; the line is the threshold of the sink rate.
+    defined; the line is the threshold of the sink rate. Of several protocols it is the first one's.
     """
+    if "protocol" in report.summary:
+        report = report.by(report.summary["protocol"].iloc[0])
     # A user's own settings, LaTeX among them, are not part of the run.
     with mpl.rc_context(mpl.rcParamsDefault | SETTINGS), _quiet():
         figure = _drawn(report) if len(report.summary) == 1 else _compared(report)

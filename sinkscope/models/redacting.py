@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-_TOKEN = re.compile(r"hf_\w{8,}")
-_HEADER = re.compile(r"\b(Bearer|Basic)\s+[^\s'\",;}]{4,}", re.IGNORECASE)
+_TOKEN = re.compile(r"hf_[A-Za-z0-9]{11,}")
+_HEADER = re.compile(r"(authorization\W{1,5}(?:Bearer|Basic))\s+[^\s'\",;}]+", re.IGNORECASE)
+# Elsewhere "basic" may be a word like any other: what follows has to look like a key.
+_KEY = re.compile(r"\b(Bearer|Basic)\s+(?=[^\s'\",;}]*[0-9+/=_-])[^\s'\",;}]{12,}", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/\s'\"]+@")
 _SHORTEST = 4
 """Characters of the shortest secret: whatever is shorter stands in every sentence by chance."""
@@ -18,7 +20,9 @@ def without_secrets(text: str, token: str | None = None) -> str:
     """The text with … for `token`, for the tokens of this user, for what looks like one, and for users in addresses."""
     for value in sorted(set(_values(token)), key=len, reverse=True):
         text = text.replace(value, "…")
-    return _USER.sub("…@", _HEADER.sub(r"\1 …", _TOKEN.sub("hf_…", text)))
+    for header in (_HEADER, _KEY):
+        text = header.sub(r"\1 …", text)
+    return _USER.sub("…@", _TOKEN.sub("hf_…", text))
 
 
 def _values(token: str | None) -> Iterator[str]:

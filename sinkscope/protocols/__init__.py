@@ -40,6 +40,7 @@ _SAMPLES = (
     "gives the beginnings of texts, as in the paper."
 )
 _BOS = "What the tokenizer puts in front by default is there, and counts in the length."
+_NO_TEXT = "Random and repeated tokens stand without BOS: a repeated token's rate of 0 in the paper tells as much."
 
 PROTOCOLS: Catalog[Protocol] = Catalog(
     "protocol",
@@ -52,6 +53,7 @@ PROTOCOLS: Catalog[Protocol] = Catalog(
             windows=4,
             epsilon=0.3,
             figures=("sink_rate", "sink_rate_raw", "first_share", "first_mass"),
+            thresholds={"sink_rate": 0.3, "sink_rate_raw": 0.3},
             conventions=(
                 "Query 0 of each window is left out, and so are rows that cannot see the first token.",
                 "A row of zeros has no share; it is left out and counted in zero_rows.",
@@ -66,6 +68,7 @@ PROTOCOLS: Catalog[Protocol] = Catalog(
             windows=100,
             epsilon=0.3,
             figures=("gu2025_sink_rate", "gu2025_mass"),
+            thresholds={"gu2025_sink_rate": 0.3},
             metrics=(
                 _rate("gu2025_sink_rate", shares=True, epsilon=0.3),
                 Metric(
@@ -84,6 +87,7 @@ PROTOCOLS: Catalog[Protocol] = Catalog(
                 "Where rows do not sum to 1, |w| / Σ|w| takes the weights' place; a learned sink is part of the sum.",
                 "A row of zeros counts 0.",
                 _BOS,
+                _NO_TEXT,
                 _SAMPLES,
                 "The paper's own natural texts were not published; it measured in fp32.",
             ),
@@ -96,6 +100,7 @@ PROTOCOLS: Catalog[Protocol] = Catalog(
             windows=1000,
             epsilon=0.3,
             figures=("softpick2025_sink_rate", "softpick2025_sink_rate_02", "softpick2025_sparsity"),
+            thresholds={"softpick2025_sink_rate": 0.3, "softpick2025_sink_rate_02": 0.2},
             metrics=(
                 _rate("softpick2025_sink_rate", shares=False, epsilon=0.3),
                 _rate("softpick2025_sink_rate_02", shares=False, epsilon=0.2),
@@ -129,6 +134,7 @@ PROTOCOLS: Catalog[Protocol] = Catalog(
             windows=170,
             epsilon=0.8,
             figures=("barbero2025_sink_rate",),
+            thresholds={"barbero2025_sink_rate": 0.8},
             metrics=(_rate("barbero2025_sink_rate", shares=True, epsilon=0.8),),
             conventions=(
                 _FIRST_ROW,
@@ -145,8 +151,9 @@ PROTOCOLS: Catalog[Protocol] = Catalog(
             source="Xiao et al., ICLR 2024, arXiv 2309.17453, Figure 12",
             seq_len=4096,
             windows=256,
-            epsilon=0.5,
+            epsilon=None,
             figures=("streamingllm2024_mass",),
+            thresholds={},
             metrics=(
                 Metric(
                     name="streamingllm2024_mass",
@@ -173,6 +180,6 @@ def named(protocol: str | Sequence[str] | None) -> list[str]:
 
     Raises UnknownNameError for a name that is no protocol's.
     """
-    names = [OWN] if protocol is None else [protocol] if isinstance(protocol, str) else list(protocol)
+    names = [OWN] if not protocol else [protocol] if isinstance(protocol, str) else list(protocol)
     expanded = [each for name in names for each in (PROTOCOLS if name == ALL else [PROTOCOLS[name].name])]
     return list(dict.fromkeys(expanded))

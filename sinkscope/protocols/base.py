@@ -1,10 +1,15 @@
 """The card of a protocol, and what becomes of the options that are given beside it."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.errors import ProtocolError
 from sinkscope.metrics import Metric
+
+EPSILON = 0.3
+"""The threshold of a run whose protocol has none."""
 
 
 @dataclass(frozen=True)
@@ -12,8 +17,9 @@ class Protocol:
     """How one paper measures: `windows` samples of `seq_len` tokens, a threshold, and the `figures` that it gives.
 
     `figures` names columns of the tables, the first of them the one that the paper is known for; those that only this
-    protocol measures are its `metrics`. `conventions` are sentences: what the paper states, and what is done where it
-    states nothing. One that is not `published` is the program's own, whose numbers are defaults.
+    protocol measures are its `metrics`, and those that are rates have `thresholds`. `epsilon` is that of the run, None
+    where the paper has none. `conventions` are sentences: what the paper states, and what is done where it states
+    nothing. One that is not `published` is the program's own, whose numbers are defaults.
     """
 
     name: str
@@ -21,12 +27,24 @@ class Protocol:
     source: str
     seq_len: int
     windows: int
-    epsilon: float
+    epsilon: float | None
     figures: tuple[str, ...]
+    thresholds: Mapping[str, float]
     conventions: tuple[str, ...]
     metrics: tuple[Metric, ...] = ()
     bos: str = "auto"
     published: bool = True
+
+    @property
+    def own_figures(self) -> tuple[str, ...]:
+        """The columns that no other run has."""
+        return tuple(metric.name for metric in self.metrics)
+
+    def threshold(self, figure: str, epsilon: float) -> float:
+        """The threshold of a figure in a run with this ε; NaN for one that has none."""
+        if figure not in self.thresholds:
+            return math.nan
+        return self.thresholds[figure] if self.published else epsilon
 
     def shortfall(self, windows: int) -> str | None:
         """What has to be said beside figures of another number of samples than the paper's."""
@@ -59,18 +77,25 @@ def settled(
     epsilon: float | None = None,
     chat: bool = False,
     queries: int | None = None,
+    synthetic: bool = False,
 ) -> Settled:
     """What a protocol and the options come to; None is an option that was not given, `windows` a number or "all".
 
     Raises ProtocolError for an option that contradicts a published protocol. The number of windows does not: it
-    changes the error of a figure and not what it is. "all" takes no more than the paper did.
+    changes the error of a figure and not what it is. "all" takes no more than the paper did. Nor does `bos` where
+    tokens are synthetic, which are without BOS by default.
     """
+    wanted: dict[str, Any] = {"seq_len": card.seq_len, "bos": card.bos, "epsilon": card.epsilon}
+    if card.published and synthetic:
+        wanted["bos"] = bos or "never"
+    if card.epsilon is None:
+        wanted["epsilon"] = EPSILON if epsilon is None else epsilon
     given = {"seq_len": seq_len, "bos": bos, "epsilon": epsilon}
-    found: dict[str, Any] = {name: getattr(card, name) if value is None else value for name, value in given.items()}
+    found: dict[str, Any] = {name: wanted[name] if value is None else value for name, value in given.items()}
     if card.published:
         for name, value in found.items():
-            if value != getattr(card, name):
-                raise _contradiction(card, f"--{name.replace('_', '-')} {value}", f"{getattr(card, name)}")
+            if value != wanted[name]:
+                raise _contradiction(card, f"--{name.replace('_', '-')} {value}", f"{wanted[name]}")
         if chat:
             raise _contradiction(card, "--chat", "plain text")
         if queries is not None:
