@@ -178,7 +178,8 @@ def _activations(report: Report, *, ascii_only: bool) -> list[str]:
         f"id {top['token_id']}" if pd.isna(top["token"]) else f"“{visible_text(top['token'], ascii_only=ascii_only)}”"
     )
     where = f"in layer {top['layer']}, dimension {top['dimension']}, at position {top['position']} ({token})"
-    size = f"{top['value']:,.4g} {where}, {top['ratio']:,.0f} times the window's median"
+    value = f"{top['value']:,.0f}" if abs(top["value"]) >= 1000 else f"{top['value']:.4g}"
+    size = f"{value} {where}, {top['ratio']:,.0f} times the window's median"
     massive = sorted(largest[largest["massive"]]["layer"].unique())
     if not massive:
         return [f"No massive activations (above 100 and 1,000 times the median): the largest is {size}."]

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import pandas as pd
 import pytest
 from fixtures_cli import report_of, tokens_of
 
@@ -168,3 +169,28 @@ def test_perplexity_is_a_number_or_the_reason_why_not(cells, sentence):
 )
 def test_a_percentage_never_rounds_something_to_nothing(share, shown):
     assert percent(share) == shown
+
+
+def _massive(report, **cells):
+    """The report with one largest entry of a layer."""
+    row = {"layer": 3, "rank": 1, "value": -2345.6, "ratio": 1234.5, "window": 0, "position": 7, "token": " a\x1b"}
+    row |= {"token_id": 9, "dimension": 11, "massive": True} | cells
+    return dataclasses.replace(report, massive=pd.DataFrame([row]))
+
+
+def test_massive_activations_are_told_with_their_place():
+    said = _said(_massive(report_of(SOME)))
+    assert "Massive activations after layer 3: the largest is -2,346 in layer 3, dimension 11, at position 7" in said
+    assert r"(“␣a\x1b”), 1,234 times the window's median." in said
+    none = _said(_massive(report_of(SOME), massive=False, value=9.87654, token=None))
+    assert "No massive activations (above 100 and 1,000 times the median): the largest is 9.877" in none
+    assert "(id 9)" in none
+    assert "assive activations" not in _said(report_of(SOME))
+
+
+def test_windows_that_do_not_settle_the_last_digit_are_told():
+    wide = _said(_with(report_of(SOME), first_share_se=0.003, windows=4))
+    assert "Warning: 4 windows leave the first token's share open by ± 0.3%" in wide
+    assert "about 36 would settle it" in wide
+    assert "would settle it" not in _said(_with(report_of(SOME), first_share_se=0.0009))
+    assert "would settle it" not in _said(_with(report_of(SOME), first_share_se=NAN))

@@ -36,7 +36,7 @@ def show(report: Report, console: Console) -> None:
     warnings = {each for run in runs(report) for each in run["text"].get("warnings", [])}
     for warning in sorted(warnings):
         console.print(f"Warning: {warning}.")
-    console.print("They answer different questions: sinkscope list protocols, docs/protocols.md.")
+    console.print("They answer different questions: see sinkscope list protocols.")
 
 
 def runs(report: Report) -> list[dict[str, Any]]:
