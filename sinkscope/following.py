@@ -36,8 +36,7 @@ def follow(
     for name in names:
         try:
             plan = settled(PROTOCOLS[name], **given)
-            windows = _samples(plan, cut)
-            reports.append(run(windows, _options(options, plan, windows)))
+            reports.append(_followed(plan, cut, run, options))
         except (ProtocolError, TextError) as error:
             if not protocol or ALL not in ([protocol] if isinstance(protocol, str) else protocol):
                 raise
@@ -47,25 +46,27 @@ def follow(
     return together(reports, {name: str(error) for name, error in refused.items()})
 
 
-def _samples(plan: Settled, cut: Cut) -> Windows:
-    """The windows of a plan; those of a published protocol are of its length, every one."""
+def _followed(plan: Settled, cut: Cut, run: Run, options: Mapping[str, Any]) -> Report:
     card = plan.protocol
-    if not card.published:
-        return cut(plan)
     try:
         windows = cut(plan)
+        _check_length(card, windows)
+        return run(windows, _options(options, plan, windows))
     except TextError as error:
-        # Its own remedy would be another length.
-        fault = str(error).rpartition(": ")[0]
-        raise TextError(f"{_wants(card)}, and {fault}: give more text, or say --windows") from error
+        if not card.published:
+            raise
+        # Its own remedy would be another length, which the protocol refuses.
+        fault, _, remedy = str(error).rpartition(": ")
+        wanted = f"{card.name} takes {card.windows:,} samples of {card.seq_len:,} tokens"
+        raise TextError(
+            f"{wanted}, but {fault or remedy}: give more or longer texts, say --windows, or take another model"
+        ) from error
+
+
+def _check_length(card: Protocol, windows: Windows) -> None:
     shortest = int(windows.keep.sum(dim=1).min())
-    if shortest < card.seq_len:
-        raise TextError(f"{_wants(card)}, and one has {shortest}: give longer texts, or leave the short ones out")
-    return windows
-
-
-def _wants(card: Protocol) -> str:
-    return f"{card.name} takes {card.windows:,} samples of {card.seq_len:,} tokens"
+    if card.published and shortest < card.seq_len:
+        raise TextError(f"one of the text's has {shortest}: give longer ones")
 
 
 def _options(options: Mapping[str, Any], plan: Settled, windows: Windows) -> Options:
