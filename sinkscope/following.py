@@ -1,13 +1,13 @@
 """A run for each protocol that was named: options meet its conventions, and the reports stand below each other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sinkscope.corpus import Windows
 from sinkscope.errors import ProtocolError, SinkscopeError, TextError
 from sinkscope.normalizers import initial_keys
 from sinkscope.options import Options
-from sinkscope.protocols import ALL, PROTOCOLS, Protocol, Settled, named, settled
+from sinkscope.protocols import ALL, Asked, Protocol, Settled, chosen, settled
 from sinkscope.report import Report
 from sinkscope.reporting import together
 
@@ -18,9 +18,7 @@ Run = Callable[[Windows, Options], Report]
 """Measures on windows."""
 
 
-def follow(
-    protocol: str | Sequence[str] | None, given: Mapping[str, Any], cut: Cut, run: Run, options: Mapping[str, Any]
-) -> Report:
+def follow(protocol: Asked, given: Mapping[str, Any], cut: Cut, run: Run, options: Mapping[str, Any]) -> Report:
     """The report of one protocol, or of several below each other; `given` are the options of `settled`.
 
     `options` are those of `Options`, with an `initial` of None for as many as the length of the windows suggests.
@@ -28,19 +26,19 @@ def follow(
     what contradicts one of them, and TextError where the text does not give what one needs; of "all", such a protocol
     is left out, and the metadata say why.
     """
-    names = named(protocol)
-    if len(names) > 1 and options.get("only") is None:
+    cards = chosen(protocol)
+    everything = protocol == ALL or (isinstance(protocol, list | tuple) and ALL in protocol)
+    if len(cards) > 1 and options.get("only") is None:
         options = dict(options) | {"only": ()}
     reports: list[Report] = []
     refused: dict[str, SinkscopeError] = {}
-    for name in names:
+    for card in cards:
         try:
-            plan = settled(PROTOCOLS[name], **given)
-            reports.append(_followed(plan, cut, run, options))
+            reports.append(_followed(settled(card, **given), cut, run, options))
         except (ProtocolError, TextError) as error:
-            if not protocol or ALL not in ([protocol] if isinstance(protocol, str) else protocol):
+            if not everything:
                 raise
-            refused[name] = error
+            refused[card.name] = error
     if not reports:
         raise next(iter(refused.values()))
     return together(reports, {name: str(error) for name, error in refused.items()})

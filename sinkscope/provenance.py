@@ -78,6 +78,7 @@ def _protocol(card: Protocol, windows: int) -> dict[str, Any]:
     return {
         "name": card.name,
         "source": card.source,
+        "figures": [metric.name for metric in card.metrics],
         "samples": windows,
         "samples_of_the_paper": card.windows if card.published else None,
         "conventions": list(card.conventions) + ([] if shortfall is None else [f"{shortfall}."]),

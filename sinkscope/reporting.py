@@ -12,7 +12,6 @@ from torch import Tensor
 from sinkscope import activations, deltas, tables
 from sinkscope.comparison import Comparison, Contender
 from sinkscope.gradients import gradient_figures
-from sinkscope.protocols import PROTOCOLS
 from sinkscope.provenance import Setting, metadata
 from sinkscope.record import Record
 from sinkscope.report import Report
@@ -80,7 +79,7 @@ def together(reports: Sequence[Report], refused: Mapping[str, str]) -> Report:
     runs = {report.metadata["protocol"]["name"]: report.metadata for report in reports}
     undefined: dict[str, str] = {}
     for name, told in runs.items():
-        undefined |= told["undefined"] | dict.fromkeys(PROTOCOLS[name].own_figures, f"only {name} measures it")
+        undefined |= told["undefined"] | dict.fromkeys(told["protocol"]["figures"], f"only {name} measures it")
     several = {"runs": runs, "not_followed": dict(refused), "undefined": undefined}
     return Report(**found, metadata=reports[0].metadata | several)
 

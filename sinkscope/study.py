@@ -14,7 +14,7 @@ from sinkscope.following import follow
 from sinkscope.forward import embedding
 from sinkscope.normalizers import Modifier
 from sinkscope.patch import Head
-from sinkscope.protocols import Settled
+from sinkscope.protocols import Asked, Settled
 from sinkscope.report import Report
 from sinkscope.runs import Swaps, Weighing, compare_windows, measure_windows
 from sinkscope.synthetic import synthetic as synthetic_windows
@@ -101,7 +101,7 @@ def measure(
     input_ids: Int[Tensor, "batch position"] | None = None,
     attention_mask: Tensor | None = None,
     synthetic: str | None = None,
-    protocol: str | Sequence[str] | None = None,
+    protocol: Asked = None,
     seq_len: int | None = None,
     windows: int | str | None = None,
     bos: str | None = None,
@@ -116,9 +116,9 @@ def measure(
     tokens, or of one token that is to `repeat`. With `input_ids`, each row is one window, padded on either side where
     `attention_mask` is 0, and no tokenizer is needed; classes that depend on text are then undefined.
 
-    A `protocol` of `sinkscope.protocols.PROTOCOLS` decides all of this as its paper does. Of several, or of "all",
-    masses and the protocols' own figures are measured, each on windows of its own, and stand below each other.
-    `options` are the fields of `sinkscope.options.Options`. The model is left exactly as it was.
+    A `protocol`, by its name in `sinkscope.PROTOCOLS` or by its card, decides all of this as its paper does. Of
+    several, or of "all", masses and the protocols' own figures are measured, each on windows of its own, and stand
+    below each other. `options` are the fields of `sinkscope.options.Options`. The model is left exactly as it was.
 
     Raises UnsupportedModelError for a model whose attention cannot be seen, TextError for a text that is too short,
     ProtocolError for an option that contradicts the protocol.
@@ -143,7 +143,7 @@ def compare(
     input_ids: Int[Tensor, "batch position"] | None = None,
     attention_mask: Tensor | None = None,
     synthetic: str | None = None,
-    protocol: str | Sequence[str] | None = None,
+    protocol: Asked = None,
     seq_len: int | None = None,
     windows: int | str | None = None,
     bos: str | None = None,

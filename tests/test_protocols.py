@@ -12,7 +12,7 @@ from handmade import asked, real, reduced
 import sinkscope
 from sinkscope.errors import ProtocolError, TextError, UnknownNameError
 from sinkscope.exporters import export
-from sinkscope.protocols import OWN, PROTOCOLS, named, settled
+from sinkscope.protocols import OWN, PROTOCOLS, chosen, settled
 from sinkscope.protocols.figures import exceeding, first_column, last_query, lower_triangle_zeros
 
 PUBLISHED = [name for name, card in PROTOCOLS.items() if card.published]
@@ -216,10 +216,12 @@ def test_what_a_protocol_takes_anyway_is_no_contradiction(name):
 
 
 def test_all_is_every_protocol_once_and_an_unknown_name_is_told():
-    assert named(None) == named([]) == [OWN]
-    assert named(["gu2025", "all"]) == ["gu2025", *(name for name in PROTOCOLS if name != "gu2025")]
+    assert chosen(None) == chosen([]) == [PROTOCOLS[OWN]]
+    named = [card.name for card in chosen(["gu2025", "all"])]
+    assert named == ["gu2025", *(name for name in PROTOCOLS if name != "gu2025")]
+    assert chosen(PROTOCOLS["gu2025"]) == chosen("gu2025") == chosen(["gu2025", PROTOCOLS["gu2025"]])
     with pytest.raises(UnknownNameError, match="did you mean 'gu2025'"):
-        named(["gu2024"])
+        chosen(["gu2024"])
 
 
 @pytest.mark.parametrize("card", PROTOCOLS.values(), ids=lambda card: card.name)

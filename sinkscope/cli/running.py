@@ -221,10 +221,11 @@ def _check_names(asked: Request) -> None:
     """Refuse names that are in no catalog; only where any are given, since it takes torch to know them."""
     measuring = asked.measuring
     if asked.protocols is not None:
-        from sinkscope.protocols import PROTOCOLS, named, settled
+        from sinkscope.protocols import chosen as followed
+        from sinkscope.protocols import settled
 
-        for name in named(asked.protocols):
-            settled(PROTOCOLS[name], **asked.given)
+        for card in followed(asked.protocols):
+            settled(card, **asked.given)
     if measuring["only"] is not None or measuring["also"] is not None:
         from sinkscope.metrics.choosing import chosen
 

@@ -12,13 +12,16 @@ from sinkscope.metrics import Metric
 from sinkscope.protocols.base import Protocol, Settled, settled
 from sinkscope.protocols.figures import exceeding, first_column, last_query, lower_triangle_zeros
 
-__all__ = ["ALL", "OWN", "PROTOCOLS", "Protocol", "Settled", "named", "settled"]
+__all__ = ["ALL", "OWN", "PROTOCOLS", "Asked", "Protocol", "Settled", "chosen", "settled"]
 
 OWN = "sinkscope"
 """The protocol that is followed where none is named."""
 
 ALL = "all"
 """Stands for every protocol in the list."""
+
+Asked = str | Protocol | Sequence[str | Protocol] | None
+"""Protocols as they are asked for: by name or by card, one or several."""
 
 
 def _rate(name: str, *, shares: bool, epsilon: float) -> Metric:
@@ -175,11 +178,15 @@ PROTOCOLS: Catalog[Protocol] = Catalog(
 )
 
 
-def named(protocol: str | Sequence[str] | None) -> list[str]:
-    """The names that an option means: none is the program's own, and `all` is every one in the list.
+def chosen(protocol: Asked) -> list[Protocol]:
+    """The cards that are meant: none is the program's own, `all` is every one in the list, and each is taken once.
 
     Raises UnknownNameError for a name that is no protocol's.
     """
-    names = [OWN] if not protocol else [protocol] if isinstance(protocol, str) else list(protocol)
-    expanded = [each for name in names for each in (PROTOCOLS if name == ALL else [PROTOCOLS[name].name])]
-    return list(dict.fromkeys(expanded))
+    asked = [protocol] if isinstance(protocol, str | Protocol) else list(protocol or [OWN])
+    found = [card for each in asked for card in (PROTOCOLS.values() if each == ALL else [_card(each)])]
+    return list({card.name: card for card in found}.values())
+
+
+def _card(asked: str | Protocol) -> Protocol:
+    return PROTOCOLS[asked] if isinstance(asked, str) else asked

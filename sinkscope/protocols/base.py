@@ -35,11 +35,6 @@ class Protocol:
     bos: str = "auto"
     published: bool = True
 
-    @property
-    def own_figures(self) -> tuple[str, ...]:
-        """The columns that no other run has."""
-        return tuple(metric.name for metric in self.metrics)
-
     def threshold(self, figure: str, epsilon: float) -> float:
         """The threshold of a figure in a run with this ε; NaN for one that has none."""
         if figure not in self.thresholds:
