@@ -199,7 +199,9 @@ def test_a_download_that_was_broken_off_is_told_and_taken_up_again(a_hub, tmp_pa
             patched.setattr(constants, "HF_HUB_OFFLINE", True)
         if way == "unplugged":
             a_hub.within(patched, DEAD)
-        match = f"lab/tiny is only partly in the local Hub cache, which lacks {HALVES[spoil]}: run again with a connection"
+        match = (
+            f"lab/tiny is only partly in the local Hub cache, which lacks {HALVES[spoil]}: run again with a connection"
+        )
         refused(match, "lab/tiny", cache_dir=tmp_path, local_files_only=way == "local")
     assert load("lab/tiny", cache_dir=tmp_path).origin["id"] == "lab/tiny"
 
