@@ -123,6 +123,8 @@ def first_token(report: Report, *, ascii_only: bool) -> str:
     shown = ", ".join(f"“{visible_text(name, ascii_only=ascii_only)}”" for name in names[:4])
     shown += ", …" if len(names) > 4 else ""
     if not report.summary.iloc[0]["bos"]:
+        if "synthetic" in text:
+            return f"Token 0 was a token drawn at random, {shown}: no BOS."
         mode = text.get("bos")
         why = {None: "", "auto": " (the tokenizer adds none)"}.get(mode, f" (--bos {mode})")
         return f"Token 0 was ordinary text, {shown}: no BOS{why}."

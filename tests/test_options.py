@@ -13,6 +13,7 @@ import sinkscope
 from sinkscope.attention import flash_kernel
 from sinkscope.errors import UnknownNameError
 from sinkscope.metrics import METRICS, dormancy
+from sinkscope.metrics.choosing import chosen
 from sinkscope.options import Options
 
 MASSES = ["first_mass", "first_share", "first_lift", "initial_mass", "other_share", "row_mass", "sink_rate"]
@@ -216,6 +217,11 @@ def test_gradients_bring_the_figures_of_hidden_states_whatever_else_is_measured(
     assert report.activations["effective_rank"].notna().all()
     assert report.tokens["gradient_norm"].notna().any()
     assert sinkscope.measure(model, input_ids=ids, only=()).activations.empty
+
+
+def test_a_misspelt_group_of_metrics_is_told_its_name():
+    with pytest.raises(UnknownNameError, match="did you mean 'dormancy', which stands for several"):
+        chosen(None, also=["dormanci"])
 
 
 def test_too_few_bootstrap_samples_are_refused_before_anything_runs():

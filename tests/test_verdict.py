@@ -188,6 +188,13 @@ def test_massive_activations_are_told_with_their_place():
     assert "assive activations" not in _said(report_of(SOME))
 
 
+def test_synthetic_tokens_are_not_called_text():
+    assert "Token 0 was ordinary text" in _said(report_of(SOME))
+    said = _said(_text(report_of(SOME), synthetic={"kind": "random"}))
+    assert "Token 0 was a token drawn at random, “" in said
+    assert "ordinary text" not in said
+
+
 def test_windows_that_do_not_settle_the_last_digit_are_told():
     wide = _said(_with(report_of(SOME), first_share_se=0.003, windows=4))
     assert "Warning: 4 windows leave the first token's share open by ± 0.3%" in wide

@@ -1,7 +1,9 @@
 """Which metrics a run measures: all of them, or those that masses alone give and a few others."""
 
+import difflib
 from collections.abc import Collection, Iterable, Sequence
 
+from sinkscope.errors import UnknownNameError
 from sinkscope.metrics import METRICS, Metric, dormancy
 
 RECEIVED = "received"
@@ -46,5 +48,16 @@ def asks_for_hidden(only: Collection[str] | None) -> bool:
 
 def _named(names: Iterable[str]) -> set[str]:
     """The metrics that go by these names, those of groups one by one."""
-    cards = [GROUPS[name] if name in GROUPS else (METRICS[name],) for name in names if name not in {RECEIVED, HIDDEN}]
+    cards = [_known(name) for name in names if name not in {RECEIVED, HIDDEN}]
     return {card.name for each in cards for card in each}
+
+
+def _known(name: str) -> tuple[Metric, ...]:
+    if name in GROUPS:
+        return GROUPS[name]
+    near = difflib.get_close_matches(name, GROUPS, n=1, cutoff=0.7)
+    if near and name not in METRICS:
+        raise UnknownNameError(
+            f"there is no metric named {name!r}: did you mean {near[0]!r}, which stands for several?"
+        )
+    return (METRICS[name],)
