@@ -59,7 +59,7 @@ class _Wanted:
     split: str | None
     column: str
     token: str | None
-    library: Any
+    package: Any
 
 
 def dataset_rows(
@@ -82,7 +82,7 @@ def dataset_rows(
         builder = _builder(wanted, info)
     config, split, dataset = _opened(wanted, builder)
     facts: dict[str, object] = {"name": info.id, "config": config, "split": split, "column": wanted.column}
-    facts |= {"revision": info.sha, "datasets_version": wanted.library.__version__}
+    facts |= {"revision": info.sha, "datasets_version": wanted.package.__version__}
     return _kept(wanted, f"{info.id}{'' if config == 'default' else f'#{config}'}:{split}", dataset, facts)
 
 
@@ -101,7 +101,7 @@ def _library(name: str) -> Any:
 
 def _info(wanted: _Wanted, revision: str | None) -> DatasetInfo:
     """What the Hub says of the dataset at a revision; it can be known by another name there, and refuse its files."""
-    if wanted.library.config.HF_DATASETS_OFFLINE:  # said in time: later the library only says that it found nothing
+    if wanted.package.config.HF_DATASETS_OFFLINE:  # said in time: later the library only says that it found nothing
         raise OfflineModeIsEnabled("HF_DATASETS_OFFLINE is set")
     api = HfApi(token=wanted.token)
     info = api.dataset_info(wanted.name, revision=revision, timeout=_SECONDS)
@@ -117,9 +117,9 @@ def _builder(wanted: _Wanted, info: DatasetInfo) -> Any:
     # With this in front, a folder on this disk is never taken for the dataset of the same name.
     place = f"hf://datasets/{info.id}"
     try:
-        builder = wanted.library.load_dataset_builder(place, wanted.config, revision=info.sha, token=wanted.token)
+        builder = wanted.package.load_dataset_builder(place, wanted.config, revision=info.sha, token=wanted.token)
     except ValueError:
-        there = wanted.library.get_dataset_config_names(place, revision=info.sha, token=wanted.token)
+        there = wanted.package.get_dataset_config_names(place, revision=info.sha, token=wanted.token)
         if wanted.config in there:
             raise
         missing = "more than one configuration" if wanted.config is None else f"no configuration {wanted.config!r}"
@@ -202,8 +202,8 @@ def _in_batches(wanted: _Wanted, rows: Iterator[dict[str, Any]]) -> Iterator[dic
 def _working(wanted: _Wanted) -> Iterator[None]:
     """Within, the libraries are silent and ask for what is needed only; what they raise becomes a TextError."""
     with ExitStack() as after:
-        _quieten(after, wanted.library)
-        _set(after, wanted.library.config, _SETTINGS)
+        _quieten(after, wanted.package)
+        _set(after, wanted.package.config, _SETTINGS)
         _set(after, constants, {"HF_HUB_DISABLE_TELEMETRY": True})
         try:
             yield

@@ -20,16 +20,16 @@ from sinkscope.tokens import TOKEN_CLASSES, Tokens, classify
 
 def report(record: Record, setting: Setting) -> Report:
     """The report of one run."""
-    sheet = _sheet(setting)
+    sheet, tokens = _sheet(setting), _tokens(record, setting)
     found = Report(
         heads=tables.heads(record, sheet),
         layers=tables.layers(record, sheet),
-        tokens=_tokens(record, setting),
+        tokens=tokens,
         positions=tables.positions(record),
         summary=_summary(record, sheet, setting.windows.keep),
         documents=tables.documents(record, sheet, setting.windows.documents),
         metadata=metadata(record, setting),
-        **_hidden([record], setting),
+        **_hidden([record], [tokens]),
     )
     return _under_protocol(found, setting)
 
@@ -41,7 +41,7 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
     records = [record for contender, record in both if contender.layer is None]
     swept = [(each.layer, each.label, record) for each, record in both if each.layer is not None]
     everything = [baseline, *records]
-    keep = setting.windows.keep
+    keep, tokens = setting.windows.keep, [_tokens(record, setting) for record in everything]
     summaries = [_summary(baseline, sheet, keep)]
     for record in records:
         change = pd.DataFrame([deltas.summary(baseline, record, sheet)])
@@ -54,14 +54,14 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
     found = Report(
         heads=_joined([tables.heads(baseline, sheet), *(deltas.heads(baseline, each, sheet) for each in records)]),
         layers=_joined([tables.layers(record, sheet) for record in everything]),
-        tokens=_joined([_tokens(record, setting) for record in everything]),
+        tokens=_joined(tokens),
         positions=_joined([tables.positions(record) for record in everything]),
         summary=_joined(summaries),
         documents=_joined([tables.documents(record, sheet, setting.windows.documents) for record in everything]),
         metadata=metadata(baseline, setting, records) | {"comparison": told},
         lse=deltas.levels(everything),
         sweep=deltas.sweep(baseline, swept, sheet),
-        **_hidden(everything, setting),
+        **_hidden(everything, tokens),
     )
     return _under_protocol(found, setting)
 
@@ -103,14 +103,14 @@ def _summary(record: Record, sheet: tables.Sheet, keep: Bool[Tensor, "window pos
     return pd.concat([tables.summary(record, sheet), pd.DataFrame([row])], axis=1)
 
 
-def _hidden(records: Sequence[Record], setting: Setting) -> dict[str, pd.DataFrame]:
-    """The tables of hidden states, where they were watched."""
-    found = [(record.hidden, _tokens(record, setting)) for record in records if record.hidden is not None]
+def _hidden(records: Sequence[Record], tokens: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables of hidden states, where they were watched, beside each record's table of tokens."""
+    found = [(record.hidden, each) for record, each in zip(records, tokens, strict=True) if record.hidden is not None]
     if not found:
         return {}
     return {
         "activations": _joined([activations.activations(hidden) for hidden, _ in found]),
-        "massive": _joined([activations.massive(hidden, tokens) for hidden, tokens in found]),
+        "massive": _joined([activations.massive(hidden, each) for hidden, each in found]),
     }
 
 

@@ -6,22 +6,13 @@ it does at any time, and tell what was asked of it.
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote
 
-Files = dict[str, bytes]
-
-
-def commit_of(files: Files) -> str:
-    """The commit that the Hub gives to these files: the same for the same contents."""
-    digest = hashlib.sha1(usedforsecurity=False)
-    for path in sorted(files):
-        digest.update(path.encode() + b"\0" + files[path] + b"\0")
-    return digest.hexdigest()
+from hub import Files, commit_of, listening
 
 
 @dataclass
@@ -53,16 +44,8 @@ class DatasetHub:
 @contextmanager
 def serving(repositories: dict[str, Files]) -> Iterator[DatasetHub]:
     """A Hub with these datasets, for as long as the block is open."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-    server.hub = DatasetHub(f"http://127.0.0.1:{server.server_port}", repositories)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield server.hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(_Answer, lambda endpoint: DatasetHub(endpoint, repositories)) as hub:
+        yield hub
 
 
 class _Answer(BaseHTTPRequestHandler):

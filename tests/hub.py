@@ -9,16 +9,18 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote
 
 from huggingface_hub import constants
 
 Files = dict[str, bytes]
+Made = TypeVar("Made")
 
 DEAD = "http://127.0.0.1:9"
 """An address at which nobody answers."""
@@ -86,8 +88,15 @@ class Hub:
 @contextmanager
 def serving(repositories: dict[str, Files] | None = None) -> Iterator[Hub]:
     """A Hub with these repositories, for as long as the block is open."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-    server.hub = Hub(f"http://127.0.0.1:{server.server_port}", repositories or {})
+    with listening(_Answer, lambda endpoint: Hub(endpoint, repositories or {})) as hub:
+        yield hub
+
+
+@contextmanager
+def listening(answer: type[BaseHTTPRequestHandler], made: Callable[[str], Made]) -> Iterator[Made]:
+    """A server on this machine whose answers find what was `made` of its address as `self.server.hub`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), answer)
+    server.hub = made(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -44,6 +44,11 @@ class Question:
         count = self.keep.long().cumsum(-1) - self.keep.long()
         return count if self.positions is None else count[:, self.positions]
 
+    @property
+    def last(self) -> Bool[Tensor, "batch query"]:
+        """Which of the queries is the window's last real token; none where queries are sampled without it."""
+        return self.kept & (self.before + 1 == self.keep.sum(-1, keepdim=True))
+
     def to(self, device: torch.device) -> "Question":
         """The same question to a layer on another device."""
         return replace(

@@ -1,12 +1,10 @@
 """The same model and text under several protocols, in one table for people."""
 
-import math
-from typing import Any
-
 import pandas as pd
 from rich.console import Console
 
 from sinkscope.cli.columns import columns
+from sinkscope.cli.screen import measured, number
 from sinkscope.documents import shown
 from sinkscope.report import Report
 
@@ -20,12 +18,8 @@ def several(report: Report) -> bool:
 
 def show(report: Report, console: Console) -> None:
     """Print one row per figure of each protocol, what could not be followed, and where to read on."""
-    model, row = report.metadata["model"], report.summary.iloc[0]
-    console.print(shown(str(model["name"])), style="bold")
-    console.print(
-        f"{model['architecture']}, {row['layers']} attention calls, {row['heads']} heads, {model['dtype']} on "
-        f"{model['device']}; the same text by each protocol's own definition\n"
-    )
+    console.print(shown(str(report.metadata["model"]["name"])), style="bold")
+    console.print(f"{measured(report)}; the same text by each protocol's own definition\n")
     compared = len(report.protocols["normalizer"].unique()) > 1
     rows = [_cells(each, compared=compared) for _, each in report.protocols.iterrows()]
     header = ["normalizer"] * compared + ["figure", "value", "±", "ε", "tokens", "samples", "BOS"]
@@ -33,15 +27,11 @@ def show(report: Report, console: Console) -> None:
     console.print()
     for name, reason in report.metadata.get("not_followed", {}).items():
         console.print(f"{name} was not followed: {reason}.")
-    warnings = {each for run in runs(report) for each in run["text"].get("warnings", [])}
+    runs = report.metadata.get("runs", {"": report.metadata}).values()
+    warnings = {each for run in runs for each in run["text"].get("warnings", [])}
     for warning in sorted(warnings):
         console.print(f"Warning: {warning}.")
     console.print("They answer different questions: see sinkscope list protocols.")
-
-
-def runs(report: Report) -> list[dict[str, Any]]:
-    """The metadata of each protocol's run."""
-    return list(report.metadata.get("runs", {"": report.metadata}).values())
 
 
 def _cells(row: pd.Series, *, compared: bool) -> list[str]:
@@ -49,14 +39,10 @@ def _cells(row: pd.Series, *, compared: bool) -> list[str]:
     return [
         *([str(row["normalizer"])] if compared else []),
         str(row["figure"]),
-        _number(row["value"]),
-        _number(row["value_se"]),
+        number(row["value"]),
+        number(row["value_se"]),
         "–" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
         f"{row['seq_len']:,}",
         f"{row['windows']:,}" if pd.isna(paper) or paper == row["windows"] else f"{row['windows']:,} of {paper:,.0f}",
         "yes" if row["bos"] else "no",
     ]
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"

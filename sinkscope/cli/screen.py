@@ -41,12 +41,10 @@ def show(report: Report, console: Console) -> None:
 
 def heading(report: Report, console: Console) -> None:
     """Print what was measured, in two lines."""
-    model, text, row = report.metadata["model"], report.metadata["text"], report.summary.iloc[0]
-    windows = int(row["windows"])
-    console.print(shown(str(model["name"])), style="bold")
+    text, windows = report.metadata["text"], int(report.summary.iloc[0]["windows"])
+    console.print(shown(str(report.metadata["model"]["name"])), style="bold")
     console.print(
-        f"{model['architecture']}, {row['layers']} attention calls, {row['heads']} heads, {model['dtype']} on "
-        f"{model['device']}; {windows} {'window' if windows == 1 else 'windows'} of {text['seq_len']} tokens"
+        f"{measured(report)}; {windows} {'window' if windows == 1 else 'windows'} of {text['seq_len']} tokens"
     )
     sample = report.metadata.get("queries", {})
     if sample.get("sampled"):
@@ -55,6 +53,13 @@ def heading(report: Report, console: Console) -> None:
             f"{sample['seed']}); the error that this brings is in *_sampling_se."
         )
     console.print()
+
+
+def measured(report: Report) -> str:
+    """The model by its class, its size and where it ran."""
+    model, row = report.metadata["model"], report.summary.iloc[0]
+    size = f"{row['layers']} attention calls, {row['heads']} heads"
+    return f"{model['architecture']}, {size}, {model['dtype']} on {model['device']}"
 
 
 def section(console: Console, title: str) -> None:
@@ -70,7 +75,7 @@ def _heads(report: Report, console: Console) -> None:
         [
             str(row["layer"]),
             str(row["head"]),
-            *(_number(row.get(name, math.nan)) for name in figures),
+            *(number(row.get(name, math.nan)) for name in figures),
             _kind(row["layer_type"]),
         ]
         for _, row in ranked.head(TOP).iterrows()
@@ -89,10 +94,10 @@ def _tokens(report: Report, console: Console, *, ascii_only: bool) -> None:
     rows = [
         [
             f"id {row['token_id']}" if pd.isna(row["token"]) else visible_text(row["token"], ascii_only=ascii_only),
-            _number(row["received"]),
+            number(row["received"]),
             row["class"],
             f"{row['window']}:{row['position']}",
-            _number(row["top_received"]),
+            number(row["top_received"]),
             "" if pd.isna(row["top_layer"]) else f"{row['top_layer']:.0f}.{row['top_head']:.0f}",
         ]
         for _, row in ranked.iterrows()
@@ -108,7 +113,7 @@ def _positions(report: Report, console: Console) -> None:
     # Counted from the end, where most queries are.
     chosen = means.iloc[:: -max(1, math.ceil(len(means) / TOP))].iloc[::-1]
     rows = [
-        [f"{start:.0f}" if start == stop else f"{start:.0f} to {stop:.0f}", _number(mass)]
+        [f"{start:.0f}" if start == stop else f"{start:.0f} to {stop:.0f}", number(mass)]
         for start, stop, mass in chosen.to_numpy().tolist()
     ]
     columns(console, ["queries", "mass"], rows, WORDS)
@@ -118,5 +123,6 @@ def _kind(layer_type: object) -> str:
     return str(layer_type).removesuffix("_attention")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Three digits, or a dash for what is undefined."""
     return "–" if pd.isna(value) else f"{value:.3f}"

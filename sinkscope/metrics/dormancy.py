@@ -42,9 +42,7 @@ def avvn(reductions: Reductions) -> Sums:
 
 def lthon(reductions: Reductions) -> Sums:
     """Last token's head output norm; undefined where queries are sampled and the last is not among them."""
-    question = reductions.question
-    last = question.kept & (question.before + 1 == question.keep.sum(-1, keepdim=True))
-    return _mean(_known(reductions, "output_norm"), _rows(reductions) & last[:, None])
+    return _mean(_known(reductions, "output_norm"), _rows(reductions) & reductions.question.last[:, None])
 
 
 def ahon(reductions: Reductions) -> Sums:

@@ -42,26 +42,27 @@ def sink_logit_mass(reductions: Reductions) -> Sums:
 
 def zero_rows(reductions: Reductions) -> Sums:
     """The share of rows in which every weight is 0."""
-    return over((_whole(reductions) == 0).to(reductions.row_mass.dtype), reductions.counted())
+    return over((whole(reductions) == 0).to(reductions.row_mass.dtype), reductions.counted())
 
 
 def sink_rate(reductions: Reductions) -> Sums:
     """Whether the window's mean share on its first token exceeds ε."""
     first = reductions.column("first")
     shares, rows = _shares(reductions, slice(first, first + 1))
-    return _rate(reductions, over(shares[..., 0], rows[..., 0]))
+    return rate(over(shares[..., 0], rows[..., 0]), reductions.question.epsilon)
 
 
 def sink_rate_raw(reductions: Reductions) -> Sums:
     """Whether the window's mean mass on its first token exceeds ε."""
     first = reductions.column("first")
-    return _rate(reductions, over(reductions.mass[..., first], _seeing(reductions)[..., first]))
+    return rate(over(reductions.mass[..., first], _seeing(reductions)[..., first]), reductions.question.epsilon)
 
 
-def _rate(reductions: Reductions, first: Sums) -> Sums:
+def rate(first: Sums, epsilon: float) -> Sums:
+    """Whether each window's mean exceeds ε, strictly; a mean that is no number stays one."""
     total, count = first
     defined = count > 0
-    exceeds = ((total > reductions.question.epsilon * count) & defined).to(total.dtype)
+    exceeds = ((total > epsilon * count) & defined).to(total.dtype)
     return torch.where(total.isnan(), total, exceeds), defined.to(total.dtype)
 
 
@@ -72,13 +73,13 @@ def _seeing(reductions: Reductions) -> Bool[Tensor, "batch #head query column"]:
 def _shares(
     reductions: Reductions, columns: slice = slice(None)
 ) -> tuple[Float[Tensor, "batch head query column"], Bool[Tensor, "batch head query column"]]:
-    whole = _whole(reductions)[..., None]
+    of = whole(reductions)[..., None]
     # A row that is no number stays, so that the figure is none either.
-    rows = _seeing(reductions)[..., columns] & (whole != 0)
-    return reductions.absolute_mass[..., columns] / whole.masked_fill(whole == 0, 1), rows
+    rows = _seeing(reductions)[..., columns] & (of != 0)
+    return reductions.absolute_mass[..., columns] / of.masked_fill(of == 0, 1), rows
 
 
-def _whole(reductions: Reductions) -> Float[Tensor, "batch head query"]:
+def whole(reductions: Reductions) -> Float[Tensor, "batch head query"]:
     """What shares are shares of: Σ|w| over the real keys and a learned sink."""
     sink = reductions.sink_mass
     return reductions.absolute_row if sink is None else reductions.absolute_row + sink.abs()

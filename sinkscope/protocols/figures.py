@@ -7,6 +7,7 @@ from torch import Tensor
 from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
 from sinkscope.metrics.base import over
+from sinkscope.metrics.mass import rate, whole
 
 
 def _real(reductions: Reductions) -> Bool[Tensor, "batch 1 query"]:
@@ -20,10 +21,8 @@ def _first(reductions: Reductions, *, shares: bool) -> Float[Tensor, "batch head
     sees = reductions.seen[..., column] > 0
     if not shares:
         return torch.where(sees, reductions.mass[..., column], 0)
-    sink = reductions.sink_mass
-    whole = reductions.absolute_row if sink is None else reductions.absolute_row + sink.abs()
-    share = reductions.absolute_mass[..., column] / whole.masked_fill(whole == 0, 1)
-    return torch.where(sees, share, 0)
+    of = whole(reductions)
+    return torch.where(sees, reductions.absolute_mass[..., column] / of.masked_fill(of == 0, 1), 0)
 
 
 def first_column(reductions: Reductions, *, shares: bool) -> Sums:
@@ -34,9 +33,7 @@ def first_column(reductions: Reductions, *, shares: bool) -> Sums:
 
 def exceeding(reductions: Reductions, *, shares: bool, epsilon: float) -> Sums:
     """Whether α exceeds ε in each sample, so that the mean over samples is a rate; the inequality is strict."""
-    total, count = first_column(reductions, shares=shares)
-    exceeds = (total > epsilon * count).to(total.dtype)
-    return torch.where(total.isnan(), total, exceeds), torch.ones_like(total)
+    return rate(first_column(reductions, shares=shares), epsilon)
 
 
 def lower_triangle_zeros(reductions: Reductions) -> Sums:
@@ -52,6 +49,4 @@ def lower_triangle_zeros(reductions: Reductions) -> Sums:
 def last_query(reductions: Reductions) -> Sums:
     """What the last real query of each sample gives to the first token."""
     values = _first(reductions, shares=False)
-    kept = reductions.question.kept
-    last = kept & (kept.long().flip(-1).cumsum(-1).flip(-1) == 1)
-    return over(values, last[:, None, :].expand_as(values))
+    return over(values, reductions.question.last[:, None].expand_as(values))
