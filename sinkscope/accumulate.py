@@ -5,7 +5,7 @@ change a digit, two processes merge by taking the union of their windows, and co
 A metric costs 16 bytes per head and window.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -22,7 +22,7 @@ class Tally:
         self._windows = {} if windows is None else windows
         self._whole: tuple[Tensor, Tensor] | None = None
 
-    def add(self, windows: range, sums: Sums) -> None:
+    def add(self, windows: Sequence[int], sums: Sums) -> None:
         """Take in a batch: `sums` holds the pairs of these windows, in their order."""
         if len(windows) != sums[0].shape[0]:
             raise ValueError(f"expected sums for {len(windows)} windows, got {sums[0].shape[0]}")

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,7 +17,7 @@ from sinkscope.observe import Batches
 from sinkscope.patch import Plan, check_heads
 from sinkscope.predictions import Predictions, losses, predict, standing
 from sinkscope.progress import Progress
-from sinkscope.record import Layer, Record
+from sinkscope.record import Layer, Numbers, Record
 
 EXPLAINED_BY_LSE = ("softmax1", "softmax_n", "sink_logit")
 """The normalizers whose effect is a function of each row's log-sum-exp alone."""
@@ -66,33 +65,31 @@ def compare_records(
     tokens, done, delta = int(batches.keep.sum()) * (1 + len(contenders)), 0, (0.0, 0.0)
     progress("comparing", 0, tokens)
     for windows in batches.of(size):
-        ids, keep = batches.at(windows)
+        ids = batches.at(windows)
         plain = _forward(model, batches, windows, baseline, Plan({}), shown=shown)
-        if windows.start == 0:
-            delta = _identity(model, ids[:1], keep[:1], plain, shown)
-        baseline.loss.add(windows, losses(plain, ids, keep))
-        progress("comparing", done := done + int(keep.sum()), tokens)
+        if done == 0:
+            delta = _identity(model, ids[:1], plain, shown)
+        baseline.loss.add(windows, losses(plain, ids))
+        progress("comparing", done := done + ids.numel(), tokens)
         for contender, record in zip(contenders, records, strict=True):
             swept = contender.layer is not None
             found = _forward(model, batches, windows, record, contender.plan, shown=shown, scored_only=swept)
-            _score(record, windows, (plain, found), batches)
-            progress("comparing", done := done + int(keep.sum()), tokens)
+            _score(record, windows, (plain, found), ids)
+            progress("comparing", done := done + ids.numel(), tokens)
     return Comparison(baseline, records, *delta)
 
 
 def _identity(
     model: PreTrainedModel,
     ids: Int[Tensor, "batch position"],
-    keep: Bool[Tensor, "batch position"],
     plain: Predictions,
     shown: Handshake,
 ) -> tuple[float, float]:
     """How far our own softmax takes the model from itself over one window: relative difference, and KL in nats."""
-    native = predict(model, ids, keep, chunked=shown.chunked)
+    native = predict(model, ids, chunked=shown.chunked)
     ours = Predictions(plain.states[: ids.shape[0]], plain.head)
-    kl, scored = standing(native, ours, ids, keep).divergence
-    real = keep[..., None].to(native.states.device)
-    delta = difference(torch.where(real, ours.states, 0), torch.where(real, native.states, 0))
+    kl, scored = standing(native, ours, ids).divergence
+    delta = difference(ours.states, native.states)
     if not delta <= TOLERANCES[native.states.dtype]:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be compared: over this text its layers do more than softmax attention "
@@ -122,13 +119,9 @@ def needed(contenders: Sequence[Contender]) -> list[str]:
 
 
 def _score(
-    record: Record,
-    windows: range,
-    both: tuple[Predictions, Predictions],
-    batches: Batches,
+    record: Record, windows: Numbers, both: tuple[Predictions, Predictions], ids: Int[Tensor, "batch position"]
 ) -> None:
-    ids, keep = batches.at(windows)
-    found = standing(*both, ids, keep)
+    found = standing(*both, ids)
     record.loss.add(windows, found.loss)
     record.divergence.add(windows, found.divergence)
     record.agreement.add(windows, found.agreement)
@@ -137,7 +130,7 @@ def _score(
 def _forward(
     model: PreTrainedModel,
     batches: Batches,
-    windows: range,
+    windows: Numbers,
     record: Record,
     plan: Plan,
     *,
@@ -150,7 +143,7 @@ def _forward(
         stack.enter_context(shown.seam(model, replacer))
         if not scored_only:
             stack.enter_context(batches.watched(model, record, windows))
-        found = predict(model, *batches.at(windows), chunked=shown.chunked)
+        found = predict(model, batches.at(windows), chunked=shown.chunked)
     if missed := plan.missed(replacer.seen):
         raise UnsupportedModelError(
             f"{type(model).__name__} never called {missed[0]} over this text: nothing was swapped there"
@@ -164,7 +157,7 @@ class _Replacer:
 
     record: Record
     question: Question
-    windows: range
+    windows: Numbers
     plan: Plan
     batches: Batches
     scored_only: bool

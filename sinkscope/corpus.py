@@ -17,12 +17,14 @@ from sinkscope.documents import Document, Rows, read_documents
 from sinkscope.errors import TextError
 from sinkscope.tokenizing import Encoded, encode
 
-__all__ = ["Document", "Rows", "Windows", "from_ids", "read_documents", "windows"]
+__all__ = ["Document", "Rows", "Windows", "from_ids", "read_documents", "warned", "windows"]
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of tokens, padded to one length.
+    """Windows of tokens, each from column 0 on; behind the end of a shorter one, `keep` is false.
+
+    A model is never shown that padding: windows of one length are run together.
 
     documents: the name of each window's document; no two documents have the same. starts: the offset in its document,
     in tokens without BOS, of the window's first text token. provenance: all that is needed to cut the same windows
@@ -133,21 +135,38 @@ def from_ids(ids: Tensor, keep: Tensor | None = None) -> Windows:
         keep = torch.ones_like(ids, dtype=torch.bool)
     if keep.shape != ids.shape or keep.dtype != torch.bool:
         raise ValueError(f"expected a bool keep {list(ids.shape)}, got {keep.dtype} {list(keep.shape)}")
-    if (ids < 0).any():
+    if (ids[keep] < 0).any():
         raise ValueError(f"expected ids of at least 0, got {int(ids.min())}: pad with any id and say where in keep")
     if (keep.sum(dim=1) < 2).any():
         raise ValueError("expected at least 2 tokens to keep in every window, got fewer")
     if ((keep[:, 1:] != keep[:, :-1]).sum(dim=1) > 1).any():
         raise ValueError("expected padding on one side of each window, got gaps or both sides")
+    ids, keep = _from_column_0(ids.long(), keep)
     number = len(ids)
     supply = {"name": "ids", "windows": number, "tokens_measured": int(keep.sum())}
     return Windows(
-        ids=ids.long(),
+        ids=ids,
         keep=keep,
         documents=("ids",) * number,
         starts=(0,) * number,
         provenance={"seq_len": ids.shape[1], "windows": number, "documents": [supply], "warnings": []},
     )
+
+
+def _from_column_0(
+    ids: Int[Tensor, "window position"], keep: Bool[Tensor, "window position"]
+) -> tuple[Int[Tensor, "window longest"], Bool[Tensor, "window longest"]]:
+    """The same windows without padding on the left, so that a column is a position in the text."""
+    order = keep.long().sort(dim=1, descending=True, stable=True).indices
+    longest = int(keep.sum(dim=1).max())
+    return ids.gather(1, order)[:, :longest], keep.gather(1, order)[:, :longest]
+
+
+def warned(windows: Windows, warning: str) -> Windows:
+    """The same windows with one warning more."""
+    known = windows.provenance.get("warnings")
+    warnings = [*(known if isinstance(known, list) else []), warning]
+    return replace(windows, provenance=windows.provenance | {"warnings": warnings})
 
 
 def room_for_text(seq_len: int, count: int | None, begun: int) -> int:
@@ -243,16 +262,11 @@ def _batch(
     """The windows' ids with their openings, padded on the right; where they are no padding; where a template's."""
     head = torch.tensor(cut.begun.ids, dtype=torch.int64)
     rows = [torch.cat([head, text.encoded.ids[start:stop]]) for text, start, stop in taken]
-    ids = pad_sequence(rows, batch_first=True, padding_value=_pad_id(cut.tokenizer))
+    ids = pad_sequence(rows, batch_first=True)
     keep = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
     none = torch.zeros(len(head), dtype=torch.bool)
     added = [torch.cat([none, text.encoded.template[start:stop]]) for text, start, stop in taken]
     return ids, keep, pad_sequence(added, batch_first=True)
-
-
-def _pad_id(tokenizer: Any) -> int:
-    """Any id would do, since padding is never looked at; an embedding has to exist for it."""
-    return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
 
 
 def _supply(found: _Found, taken: list[_Window]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sinkscope.corpus import Windows
+from sinkscope.corpus import Windows, warned
 from sinkscope.errors import ProtocolError, SinkscopeError, TextError
 from sinkscope.normalizers import initial_keys
 from sinkscope.options import Options
@@ -48,6 +48,8 @@ def _followed(plan: Settled, cut: Cut, run: Run, options: Mapping[str, Any]) -> 
     card = plan.protocol
     try:
         windows = cut(plan)
+        if plan.shortened:
+            windows = warned(windows, f"windows have {plan.seq_len} tokens: the model has no more positions")
         _check_length(card, windows)
         return run(windows, _options(options, plan, windows))
     except TextError as error:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from sinkscope.accumulate import influences, ratio, standard_error
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.forward import embedding, evaluating
+from sinkscope.model_state import restored
 
 
 def gradient_norms(
@@ -62,7 +63,7 @@ def _ratios(norms: Float[Tensor, "token"]) -> Float[Tensor, "2"]:
 
 
 def _norms(model: PreTrainedModel, ids: Int[Tensor, "position"]) -> Float[Tensor, "position"]:
-    with _leaf(model, len(ids)) as leaves:
+    with restored(model), _leaf(model, len(ids)) as leaves:
         logits = model(input_ids=ids[None].to(embedding(model).device), use_cache=False).logits[0, :-1]
     if len(leaves) != 1:
         raise _unreachable(model, f"was looked up {len(leaves)} times for a window of tokens")

@@ -2,13 +2,13 @@
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,11 +16,12 @@ from sinkscope.attention import Call, Site, dense
 from sinkscope.attention.given import Given
 from sinkscope.attention.swap import PLAIN, Swap
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
-from sinkscope.forward import evaluating, logits
+from sinkscope.forward import embedding, evaluating, logits, prefill
 from sinkscope.inside import probed_inside
+from sinkscope.model_state import restored
 from sinkscope.normalizers import NORMALIZERS
 from sinkscope.predictions import can_be_chunked
-from sinkscope.probe import Handler, Probe, probed, refuse_compiled, served
+from sinkscope.probe import SERVED, Handler, Probe, implementation, probed, refuse_compiled, served
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""
@@ -30,6 +31,9 @@ ANOTHER = Swap(NORMALIZERS["softmax1"])
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Largest accepted difference, relative to the largest value: rounding in the model's own dtype."""
+
+NOT_CAUSAL = "are not causal: a token attends to later ones (a decoder of this kind may want is_decoder=True)"
+"""What is wrong with weights on later keys: half of them would be called sinks, and the loss no perplexity."""
 
 FAULTS = (ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
 """What a model's own code raises where it is wrong; running out of memory is none of these."""
@@ -55,24 +59,31 @@ class Handshake:
     """Whether the calls show the values that the weights are applied to."""
     anchored: bool = True
     """Whether a query's scores are the same in a longer text; if not, a constant is added that softmax cancels."""
+    switched: tuple[str, str] | None = None
+    """The implementation of the model as handed over and the one that is observed, where they are two."""
+    switch_delta: float = 0.0
+    """The largest difference between their logits, relative to the largest."""
+    alone: bool = False
+    """Whether a window's neighbours in a batch change it, so that windows have to run one at a time."""
 
 
 def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Handshake:
     """Run up to TOKENS of the user's own tokens natively, observed, and with softmax replaced by our own.
 
-    Layers that do not use transformers' attention interface are looked into, and have more to show. Raises
-    UnsupportedModelError, naming the class and the reason, unless token-to-token calls were seen, observation left the
+    Natively means as the model was handed over. Where its attention implementation is none of those that can be
+    observed, the whole window shows that the observed one gives the same logits, within rounding. Layers that do not
+    use transformers' attention interface are looked into, and have more to show. Raises UnsupportedModelError, naming
+    the class and the reason, unless token-to-token calls were seen, their weights are causal, observation left the
     logits bit-equal, and the replaced logits agree within TOLERANCES.
     """
     refuse_compiled(model)  # before a forward that might spend minutes on compiling
-    ids = ids[:1, :TOKENS]
-    keep = torch.ones_like(ids, dtype=torch.bool)
+    window, ids = ids[:1], ids[:1, :TOKENS]
+    native = _native(model, ids)
+    switched = _switched(model, window)
     with served(model):
-        modules = set(model.modules())
-        native = _native(model, ids, keep)
-        if modules != set(model.modules()):
-            raise _unsupported(model, "its first forward exchanges some of its modules for others")
-        found, observed = _seen(model, ids, keep)
+        if switched is not None:
+            native = logits(model, ids)
+        found, observed = _seen(model, ids)
         if not found.sites:
             name, reason = next(iter(found.left_out.items()))
             raise _unsupported(model, f"none of its attention is from token to token ({name}: {reason})")
@@ -83,6 +94,9 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
         replaced = _swapped(model, ids, PLAIN, found.seam)
         if found.inside:
             _swap_inside(model, ids, replaced, found)
+        _check_neighbours(model, ids, native, found)
+    if switched is not None:
+        found.switched, found.switch_delta = switched
     found.chunked = can_be_chunked(model, ids, native)
     found.delta = difference(replaced, native)
     if not found.delta <= TOLERANCES[native.dtype] and not _is_routing(model, ids, native, found):
@@ -90,18 +104,64 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
     return found
 
 
-def _native(
-    model: PreTrainedModel, ids: Int[Tensor, "batch position"], keep: Bool[Tensor, "batch position"]
-) -> Float[Tensor, "batch position token"]:
+def _switched(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> tuple[tuple[str, str], float] | None:
+    """The implementation of the model as handed over and the one that is observed, and how far their logits differ.
+
+    None where they are the same. Raises UnsupportedModelError where they give other logits: what would be measured is
+    then not what the caller's model computes.
+    """
+    own = implementation(model)
+    with served(model):
+        other = implementation(model)
+        if own == other:
+            return None
+        observed = logits(model, ids)
+    native = _native(model, ids)
+    delta = difference(observed, native)
+    if not delta <= TOLERANCES[native.dtype]:
+        raise _unsupported(
+            model,
+            f"its attention implementation {own!r} gives other logits than {other!r}, under which it would be observed "
+            f"(relative difference {delta:.1e}): choose one of {' and '.join(SERVED)} with set_attn_implementation",
+        )
+    return (own, other), delta
+
+
+def _check_neighbours(
+    model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake
+) -> None:
+    """Note whether neighbours in a batch change a window, and refuse a model in which a later token changes it.
+
+    In half precision the latter is left to the weights: a router of experts near a tie turns rounding into a
+    difference.
+    """
+    other = ids.clone()
+    other[:, -1] = ids[:, 0] if bool(ids[0, -1] != ids[0, 0]) else (ids[:, -1] + 1) % embedding(model).shape[0]
+    together = logits(model, torch.cat([ids, other, ids.flip(-1)]))
+    found.alone = not difference(together[:1], native) <= TOLERANCES[native.dtype]
+    if native.dtype not in (torch.float32, torch.float64) or ids.shape[1] < 2:
+        return
+    changed = logits(model, other) if found.alone else together[1:2]
+    if not difference(changed[:, :-1], native[:, :-1]) <= TOLERANCES[native.dtype]:
+        raise _unsupported(model, "its logits at a token depend on later tokens")
+
+
+def _native(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position token"]:
     """The logits without us; UnsupportedModelError, naming the module, where the model's own code fails."""
+    modules = set(model.modules())
     try:
-        return logits(model, ids, keep)
+        with restored(model):
+            native = prefill(model, ids)
+            exchanged = modules != set(model.modules())
     except FAULTS as error:
         names = {id(module): name for name, module in model.named_modules() if name}
         frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
         where = [names[id(each)] for each in frames if id(each) in names]
         fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise _unsupported(model, f"its own code fails in {where[-1] if where else 'its forward'} ({fault})") from error
+    if exchanged:
+        raise _unsupported(model, "its forward exchanges some of its modules for others")
+    return native
 
 
 def _is_routing(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake) -> bool:
@@ -120,13 +180,11 @@ def _is_routing(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nati
         return output
 
     with served(model), found.seam(model, compare):
-        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+        logits(model, ids)
     return all(each <= TOLERANCES[native.dtype] for each in far)
 
 
-def _seen(
-    model: PreTrainedModel, ids: Int[Tensor, "batch position"], keep: Bool[Tensor, "batch position"]
-) -> tuple[Handshake, Tensor]:
+def _seen(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> tuple[Handshake, Tensor]:
     """The calls that a forward makes, where they can be seen, and its logits."""
     found = Handshake()
 
@@ -135,18 +193,20 @@ def _seen(
         if reason is None:
             found.sites.append(site)
             found.shows_values = found.shows_values and not isinstance(call, Given)
+            if not isinstance(call, Given) and sees_later(call):
+                raise _unsupported(model, f"the weights of {site.name} {NOT_CAUSAL}")
         else:
             found.left_out[site.name] = reason
         return own()
 
     try:
         with probed(model, see):
-            return found, logits(model, ids, keep)
+            return found, logits(model, ids)
     except NothingObservedError:
         found.inside = True
     try:
         with probed_inside(model, see) as probe:
-            observed = logits(model, ids, keep)
+            observed = logits(model, ids)
     except NothingObservedError:
         reason = "none of its layers uses transformers' attention interface, softmax, or torch's fused attention"
         raise _unsupported(model, reason) from None
@@ -164,7 +224,7 @@ def _swapped(
         return own() if not_of_tokens(call, ids.shape[1]) else dense.attend(call, swap)
 
     with seam(model, replace):
-        return logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+        return logits(model, ids)
 
 
 def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake) -> None:
@@ -187,7 +247,7 @@ def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nat
         seen.append(weights)
         return output
 
-    with torch.no_grad(), evaluating(model), _unmarked(model), found.seam(model, check):
+    with torch.no_grad(), evaluating(model), restored(model), found.seam(model, check):
         returned = model(input_ids=both.to(native.device), use_cache=False, output_attentions=not found.shows_values)
     if found.shows_values:
         return
@@ -201,21 +261,6 @@ def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nat
             raise _unsupported(model, f"{site.name} returns other weights than its softmax gives")
 
 
-@contextmanager
-def _unmarked(model: PreTrainedModel) -> Iterator[None]:
-    """Take back the hooks that transformers installs when it is first asked for attention weights, and then keeps."""
-    mark = "_output_capturing_hooks_installed"
-    before = {module: (set(vars(module)["_forward_hooks"]), hasattr(module, mark)) for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, (hooks, marked) in before.items():
-            for each in vars(module)["_forward_hooks"].keys() - hooks:
-                del vars(module)["_forward_hooks"][each]
-            if hasattr(module, mark) and not marked:
-                delattr(module, mark)
-
-
 def _swap_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], plain: Tensor, found: Handshake) -> None:
     """Refuse a model unless other weights give other logits, and note whether its scores are anchored."""
     moved = _swapped(model, ids, ANOTHER, found.seam)
@@ -226,10 +271,15 @@ def _swap_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], pla
     found.anchored = difference(shorter, moved[:, :some]) <= TOLERANCES[plain.dtype]
 
 
+def sees_later(call: Call) -> bool:
+    """Whether a call from token to token puts any weight on a later key."""
+    return bool(PLAIN.weigh(call).weights.triu(1).any())
+
+
 def _fault(weights: Float[Tensor, "batch head query key"], tolerance: float) -> str | None:
     """What is wrong with weights that should be those of causal attention, or None."""
     if bool(weights.triu(1).any()):
-        return "are not causal: a token attends to later ones (a decoder of this kind may want is_decoder=True)"
+        return NOT_CAUSAL
     if not bool((weights >= 0).all() & (weights <= 1 + tolerance).all() & (weights.sum(-1) <= 1 + tolerance).all()):
         return "are not in [0, 1], or add up to more than 1"
     return None
@@ -241,9 +291,7 @@ def not_of_tokens(call: Call, tokens: int) -> str | None:
     return None if queries == keys == tokens else f"{queries} queries on {keys} keys for {tokens} tokens"
 
 
-def agreement(
-    call: Call, output: Float[Tensor, "batch query head value_width"], keep: Bool[Tensor, "batch query"]
-) -> float:
+def agreement(call: Call, output: Float[Tensor, "batch query head value_width"]) -> float:
     """How far a layer's own output is from the weights we reduce, on a few of its queries, relative to the largest.
 
     The short handshake cannot reach windows, top-k selections or chunks longer than itself. This can, at the price of
@@ -253,10 +301,7 @@ def agreement(
     found = []
     for start in sorted({length // 2, max(0, length - 2)}):
         stop = min(start + 2, length)
-        # The model's own weights give padding rows values of no meaning.
-        rows = keep[:, start:stop, None, None].to(output.device)
-        ours = dense.attend(call.rows(start, stop))
-        found.append(difference(torch.where(rows, ours, 0), torch.where(rows, output[:, start:stop], 0)))
+        found.append(difference(dense.attend(call.rows(start, stop)), output[:, start:stop]))
     return float(torch.tensor(found).max())  # unlike Python's max, it never loses a NaN
 
 

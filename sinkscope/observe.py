@@ -22,7 +22,7 @@ from sinkscope.metrics import Metric
 from sinkscope.predictions import losses, predict
 from sinkscope.progress import Progress
 from sinkscope.projections import Projections
-from sinkscope.record import Layer, Record
+from sinkscope.record import Layer, Numbers, Record
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +46,23 @@ class Batches:
     projections: Projections = field(default_factory=Projections)
     """What is known of output projections; nothing where no metric needs them."""
 
-    def of(self, size: int) -> Iterator[range]:
-        """The windows of each batch, in order."""
-        count = self.ids.shape[0]
-        return (range(start, min(start + size, count)) for start in range(0, count, size))
+    def of(self, size: int) -> list[Numbers]:
+        """The windows of each batch, `size` at most and all of one length: a model never sees padding.
 
-    def at(self, windows: range) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"]]:
-        """The ids of these windows, and which of them are real tokens."""
-        rows = slice(windows.start, windows.stop)
-        return self.ids[rows], self.keep[rows]
+        With a mask and positions of ours a window would not be what the model makes of it alone: models count
+        positions and choose frequencies in ways of their own.
+        """
+        groups: dict[int, list[int]] = {}
+        for window, length in enumerate(self.keep.sum(dim=1).tolist()):
+            groups.setdefault(length, []).append(window)
+        return [tuple(each[at : at + size]) for each in groups.values() for at in range(0, len(each), size)]
+
+    def at(self, windows: Numbers) -> Int[Tensor, "batch position"]:
+        """The ids of these windows, which are of one length."""
+        return self.ids[list(windows), : self._length(windows)]
+
+    def _length(self, windows: Numbers) -> int:
+        return int(self.keep[windows[0]].sum())
 
     def record(self, normalizer: str) -> Record:
         """An empty record for all the windows."""
@@ -65,25 +73,27 @@ class Batches:
         return record
 
     @contextmanager
-    def watched(self, model: PreTrainedModel, record: Record, windows: range) -> Iterator[None]:
+    def watched(self, model: PreTrainedModel, record: Record, windows: Numbers) -> Iterator[None]:
         """Take hidden states into the record while the model runs these windows once, where they are asked for."""
         with ExitStack() as stack:
             if record.hidden is not None:
-                stack.enter_context(record.hidden.watch(model, windows, self.at(windows)[1]))
+                stack.enter_context(record.hidden.watch(model, windows, self._length(windows)))
             yield
 
-    def question(self, windows: range) -> Question:
+    def question(self, windows: Numbers) -> Question:
         """What to ask of every call over these windows: query 0, whose row is trivially 1, is left out of the means."""
-        at = slice(windows.start, windows.stop)
-        marked = {name: each[at] for name, each in self.marked.items()}
-        rows = self.keep[at] & ~marked["first"]
+        length = self._length(windows)
+        marked = {name: each[list(windows), :length] for name, each in self.marked.items()}
+        keep = torch.ones(len(windows), length, dtype=torch.bool)
+        rows = keep & ~marked["first"]
+        positions = None if self.positions is None else self.positions[self.positions < length]
         return Question(
-            keep=self.keep[at],
-            rows=rows if self.positions is None else rows[:, self.positions],
+            keep=keep,
+            rows=rows if positions is None else rows[:, positions],
             marked=marked,
             needs=frozenset({"received"} if self.received else ()).union(*(each.needs for each in self.metrics)),
             epsilon=self.epsilon,
-            positions=self.positions,
+            positions=positions,
         )
 
 
@@ -95,7 +105,7 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
     record = batches.record("softmax")
     expected = len(shown.sites)
     tokens = int(batches.keep.sum())
-    total = expected * len(list(batches.of(size)))
+    total = expected * len(batches.of(size))
     seen = 0
     same: dict[tuple[object, ...], bool] = {}
 
@@ -107,15 +117,15 @@ def observe(model: PreTrainedModel, batches: Batches, shown: Handshake, size: in
     progress("measuring", 0, tokens)
     for windows in batches.of(size):
         observer = _Observer(record, batches.question(windows), windows, batches, told, same)
-        ids, keep = batches.at(windows)
+        ids = batches.at(windows)
         with shown.seam(model, observer), batches.watched(model, record, windows):
-            found = predict(model, ids, keep, chunked=shown.chunked)
+            found = predict(model, ids, chunked=shown.chunked)
         if observer.seen != expected:
             raise UnsupportedModelError(
                 f"{type(model).__name__} made {observer.seen} attention calls over this text and {expected} over its "
                 "first tokens: it cannot be measured, since the figures of different layers would be mixed"
             )
-        record.loss.add(windows, losses(found, ids, keep))
+        record.loss.add(windows, losses(found, ids))
     return record
 
 
@@ -125,7 +135,7 @@ class _Observer:
 
     record: Record
     question: Question
-    windows: range
+    windows: Numbers
     batches: Batches
     told: Callable[[], None]
     same: dict[tuple[object, ...], bool]
@@ -139,7 +149,7 @@ class _Observer:
         call = self.batches.projections.of(site, call)
         path = taken(call, PLAIN, self.batches.path, question)
         output, reductions = self._seen(call, own, question, path)
-        self._check(site, call, output, question.keep)
+        self._check(site, call, output)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)
         self.seen += 1
         self.told()
@@ -158,9 +168,9 @@ class _Observer:
             return theirs, reductions
         return output, reductions
 
-    def _check(self, site: Site, call: Call, output: Tensor, keep: Bool[Tensor, "batch query"]) -> None:
+    def _check(self, site: Site, call: Call, output: Tensor) -> None:
         """Refuse to reduce weights that do not give the layer's own output."""
-        difference = agreement(call, output, keep)
+        difference = agreement(call, output)
         tolerance = TOLERANCES.get(output.dtype, TOLERANCES[torch.float32])
         if not difference <= tolerance:
             raise UnsupportedModelError(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -49,14 +49,13 @@ class Predictions:
 def predict(
     model: PreTrainedModel,
     ids: Int[Tensor, "batch position"],
-    keep: Bool[Tensor, "batch position"],
     *,
     chunked: bool,
 ) -> Predictions:
     """Run the model; `chunked` where `can_be_chunked` said so for it."""
     if chunked:
-        return Predictions(hidden_states(model, ids, keep), model.get_output_embeddings())
-    return Predictions(logits(model, ids, keep))
+        return Predictions(hidden_states(model, ids), model.get_output_embeddings())
+    return Predictions(logits(model, ids))
 
 
 def can_be_chunked(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor) -> bool:
@@ -66,7 +65,7 @@ def can_be_chunked(model: PreTrainedModel, ids: Int[Tensor, "batch position"], n
     capped = getattr(model.config.get_text_config(), "final_logit_softcapping", None) is not None
     if not isinstance(head, nn.Linear) or model.base_model is model or capped:
         return False
-    states = hidden_states(model, ids, torch.ones_like(ids, dtype=torch.bool))
+    states = hidden_states(model, ids)
     if states.dim() != 3 or states.shape[-1] != head.in_features:
         return False
     ours = Predictions(states, head).logits(slice(None))
@@ -87,23 +86,18 @@ class Standing:
     agreement: Sums
 
 
-def losses(found: Predictions, ids: Int[Tensor, "batch position"], keep: Bool[Tensor, "batch position"]) -> Sums:
+def losses(found: Predictions, ids: Int[Tensor, "batch position"]) -> Sums:
     """Sum of the negative log-likelihoods in nats and number of scored tokens, each [batch, 1], in fp64.
 
-    A window's first real token is context only; every other is scored exactly once.
+    A window's first token is context only; every other is scored exactly once.
     """
     (loss,) = _each_row((found,), ids, lambda some, targets: (_loss(some, targets),))
-    return _over_scored(loss, keep)
+    return _over_scored(loss)
 
 
-def standing(
-    baseline: Predictions,
-    found: Predictions,
-    ids: Int[Tensor, "batch position"],
-    keep: Bool[Tensor, "batch position"],
-) -> Standing:
+def standing(baseline: Predictions, found: Predictions, ids: Int[Tensor, "batch position"]) -> Standing:
     """What `losses` says of `found`, and its divergence from a baseline, with one pass of each head."""
-    return Standing(*(_over_scored(each, keep) for each in _each_row((baseline, found), ids, _beside)))
+    return Standing(*(_over_scored(each) for each in _each_row((baseline, found), ids, _beside)))
 
 
 def _each_row(
@@ -144,7 +138,6 @@ def _beside(
     return loss, kl, agree.masked_fill(undefined, torch.nan)
 
 
-def _over_scored(values: Float[Tensor, "batch predicted"], keep: Bool[Tensor, "batch position"]) -> Sums:
-    scored = keep[:, 1:] & keep[:, :-1]
-    total = torch.where(scored, values.cpu().double(), 0).sum(dim=1, keepdim=True)
-    return total, scored.sum(dim=1, keepdim=True).double()
+def _over_scored(values: Float[Tensor, "batch predicted"]) -> Sums:
+    exact = values.cpu().double()
+    return exact.sum(dim=1, keepdim=True), torch.full_like(exact[:, :1], values.shape[1])

@@ -231,13 +231,25 @@ def _is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
     return bool(getattr(module, "is_causal", True) if told is None else told)
 
 
+def implementation(model: PreTrainedModel) -> str:
+    """The attention implementation of the model, or of that part of it which has one that cannot be observed."""
+    names = [each._attn_implementation for each in _configurations(model)]  # noqa: SLF001 - there is no public name
+    return str(next((name for name in names if name not in SERVED), names[0]))
+
+
+def _configurations(model: PreTrainedModel) -> list[Any]:
+    """The configurations of the model and of the models in it."""
+    found = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
+    return [*{id(config): config for config in found}.values()]
+
+
 @contextmanager
 def served(model: PreTrainedModel) -> Iterator[None]:
     """On an implementation that can be observed; afterwards every configuration names its own again."""
-    if model.config._attn_implementation in SERVED:  # noqa: SLF001 - transformers has no public name for it
+    if implementation(model) in SERVED:
         yield
         return
-    configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
+    configs = {id(config): config for config in _configurations(model)}
     before = {key: config._attn_implementation for key, config in configs.items()}  # noqa: SLF001
     try:
         model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")  # noqa: SLF001

@@ -46,7 +46,7 @@ def find_projections(model: PreTrainedModel, ids: Int[Tensor, "batch position"],
     ids = ids[:1, :TOKENS]
     watch = _Watch(ids.shape[1])
     with shown.seam(model, watch.see), _listened(model, watch.hear):
-        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+        logits(model, ids)
     found = Projections()
     for name, calls in watch.calls.items():
         gram = _gram(calls)

@@ -16,6 +16,7 @@ from sinkscope.handshake import Handshake
 from sinkscope.metrics import METRICS
 from sinkscope.observe import Batches
 from sinkscope.options import Options
+from sinkscope.probe import implementation
 from sinkscope.protocols import Protocol
 from sinkscope.record import Record
 from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens, classify
@@ -58,7 +59,10 @@ def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) ->
         "queries": _queries(setting),
         "bootstrap": _bootstrap(setting),
         "attention": {
-            "implementation": model.config._attn_implementation,  # noqa: SLF001 - transformers has no public name
+            "implementation": implementation(model),
+            "observed_under": None if setting.shown.switched is None else setting.shown.switched[1],
+            "observed_difference": None if setting.shown.switched is None else setting.shown.switch_delta,
+            "windows_alone": setting.shown.alone,
             "seen_at": SEEN_AT[setting.shown.inside],
             "layers": {layer.name: {"type": layer.kind, "path": layer.path} for layer in record.in_order()},
             "layers_without": _layers_without(record, model),

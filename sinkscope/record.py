@@ -8,11 +8,15 @@ from torch import Tensor
 
 from sinkscope.accumulate import Sums, Tally
 from sinkscope.attention import OF_VECTORS, Call, Reductions, Site
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.hidden.record import HiddenRecord
 from sinkscope.levels import share_by_level
 from sinkscope.metrics import Metric
 from sinkscope.positions import Received, bin_edges, first_mass_by_position
 from sinkscope.sampling import replicates
+
+Numbers = tuple[int, ...]
+"""The windows of a batch, by their numbers among all windows of the run."""
 
 
 @dataclass
@@ -85,7 +89,7 @@ class Record:
         """An empty record for that many windows of at most that many tokens."""
         return cls(normalizer, bin_edges(length), Received.empty(windows, length), metrics)
 
-    def add(self, layer: Layer, windows: range, reductions: Reductions) -> None:
+    def add(self, layer: Layer, windows: Numbers, reductions: Reductions) -> None:
         """Take in one call's reductions; `layer` is only used when its site is new."""
         known = self.layers.setdefault((layer.name, layer.call), layer)
         for metric in self.metrics:
@@ -102,11 +106,16 @@ class Record:
         counted = torch.where(question.kept[:, None], reductions.keys, 0)
         known.widest = max(known.widest, int(counted.max()))
         everything = torch.where(question.kept, question.before + 1, 0)
+        if bool((counted > everything[:, None]).any()):
+            raise UnsupportedModelError(
+                f"{known.name} cannot be measured: over this text its queries see more keys than "
+                "there are tokens up to them, so a token attends to later ones"
+            )
         known.full = known.full and bool((counted == everything[:, None]).all())
 
-    def _add_replicates(self, known: Layer, windows: range, reductions: Reductions, count: int) -> None:
+    def _add_replicates(self, known: Layer, windows: Numbers, reductions: Reductions, count: int) -> None:
         parts = reductions.replicates(count)
-        units = range(windows.start * count, windows.stop * count)
+        units = [window * count + part for window in windows for part in range(count)]
         for metric in self.metrics:
             if metric.by_row:
                 known.sampled.setdefault(metric.name, Tally()).add(units, _sums(metric, parts))

@@ -13,9 +13,10 @@ from sinkscope import corpus
 from sinkscope.attention import PROJECTED, Site
 from sinkscope.attention.paths import Path
 from sinkscope.attention.swap import PLAIN, Swap
+from sinkscope.capacity import check_fit, warned_of_length
 from sinkscope.comparison import Contender, common_path, compare_records, needed
 from sinkscope.errors import SinkscopeError
-from sinkscope.forward import check_fit, embedding
+from sinkscope.forward import embedding
 from sinkscope.gradients import gradient_norms
 from sinkscope.handshake import Handshake, handshake
 from sinkscope.hidden.layers import decoder_layers
@@ -80,7 +81,7 @@ def measure_windows(model: PreTrainedModel, tokenizer: Any, windows: corpus.Wind
         _add_gradients(model, [(record, Plan({}))], setting)
         return report(record, setting)
 
-    return _in_memory(attempt, model, windows, options.batch_size)
+    return _in_memory(attempt, model, windows, 1 if shown.alone else options.batch_size)
 
 
 def compare_windows(
@@ -103,12 +104,13 @@ def compare_windows(
         _add_gradients(model, [(found.baseline, Plan({})), *whole], setting)
         return compared(found, contenders, setting)
 
-    return _in_memory(attempt, model, windows, options.batch_size)
+    return _in_memory(attempt, model, windows, 1 if shown.alone else options.batch_size)
 
 
 def _shown(model: PreTrainedModel, windows: corpus.Windows) -> Handshake:
-    check_fit(model, windows.ids)
-    return handshake(model, windows.ids[:1][:, windows.keep[0]])
+    check_fit(model, windows.ids, windows.keep)
+    longest = int(windows.keep.sum(dim=1).argmax())
+    return handshake(model, windows.ids[longest][windows.keep[longest]][None])
 
 
 def _prepared(
@@ -127,7 +129,7 @@ def _prepared(
         batches = replace(batches, layers=decoder_layers(model, shown.sites))
     if any(metric.needs & PROJECTED for metric in batches.metrics):
         batches = replace(batches, projections=find_projections(model, windows.ids[:1][:, windows.keep[0]], shown))
-    return Setting(model, tokenizer, _warned(model, windows), tokens, batches, shown, options), batches
+    return Setting(model, tokenizer, warned_of_length(model, windows), tokens, batches, shown, options), batches
 
 
 def _add_gradients(model: PreTrainedModel, records: Sequence[tuple[Record, Plan]], setting: Setting) -> None:
@@ -139,18 +141,6 @@ def _add_gradients(model: PreTrainedModel, records: Sequence[tuple[Record, Plan]
         setting.options.progress("going back through the model", done, len(records))
         with swapped(model, setting.shown, swaps) if swaps.swaps else nullcontext():
             record.gradients = gradient_norms(model, ids, keep)
-
-
-def _warned(model: PreTrainedModel, windows: corpus.Windows) -> corpus.Windows:
-    """The same windows, with a warning where they are longer than the model was made for."""
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    length = windows.ids.shape[1]
-    if not isinstance(longest, int) or length <= longest:
-        return windows
-    warning = f"windows of {length} tokens are longer than the {longest} positions the model was made for"
-    known = windows.provenance.get("warnings")
-    warnings = [*(known if isinstance(known, list) else []), warning]
-    return replace(windows, provenance=windows.provenance | {"warnings": warnings})
 
 
 Found = TypeVar("Found")

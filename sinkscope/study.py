@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope import corpus
+from sinkscope.capacity import longest_window
 from sinkscope.following import follow
 from sinkscope.forward import embedding
 from sinkscope.normalizers import Modifier
@@ -30,8 +31,7 @@ class _Source:
     mask: Tensor | None
     synthetic: str | None
     seed: int
-    embedded: int
-    """How many ids the model has embeddings for."""
+    model: PreTrainedModel
     chat: bool
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class _Source:
                 count=plan.count,
                 bos=plan.bos,
                 seed=self.seed,
-                embedded=self.embedded,
+                embedded=len(embedding(self.model)),
             )
         documents = corpus.read_documents([]) if self.text is None else _documents(self.text, plan)
         return corpus.windows(
@@ -90,6 +90,7 @@ class _Source:
             "epsilon": options.pop("epsilon", None),
             "queries": options.get("queries"),
             "synthetic": self.synthetic is not None,
+            "longest": longest_window(self.model) if self.ids is None and seq_len is None else None,
         }
 
 
@@ -123,9 +124,7 @@ def measure(
     Raises UnsupportedModelError for a model whose attention cannot be seen, TextError for a text that is too short,
     ProtocolError for an option that contradicts the protocol.
     """
-    source = _Source(
-        tokenizer, text, input_ids, attention_mask, synthetic, options.get("seed", 0), len(embedding(model)), chat
-    )
+    source = _Source(tokenizer, text, input_ids, attention_mask, synthetic, options.get("seed", 0), model, chat)
     given = source.given(seq_len, windows, bos, options)
     return follow(protocol, given, source.cut, partial(measure_windows, model, tokenizer), options)
 
@@ -159,9 +158,7 @@ def compare(
     is nothing to compare.
     """
     swaps = Swaps(normalizers=normalizers, modifier=modifier, layers=layers, heads=heads, sweep=sweep)
-    source = _Source(
-        tokenizer, text, input_ids, attention_mask, synthetic, options.get("seed", 0), len(embedding(model)), chat
-    )
+    source = _Source(tokenizer, text, input_ids, attention_mask, synthetic, options.get("seed", 0), model, chat)
     given = source.given(seq_len, windows, bos, options)
     return follow(protocol, given, source.cut, partial(compare_windows, model, tokenizer, swaps=swaps), options)
 

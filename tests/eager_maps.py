@@ -1,7 +1,10 @@
-"""What every figure is held against: the attention maps that a model's own eager functions return."""
+"""What every figure is held against: the attention maps that a model's own eager functions return.
+
+Windows are run one at a time, without padding, mask or positions: what the model makes of a window alone is what a
+report has to say of it, whatever the window was batched with.
+"""
 
 import copy
-import inspect
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,10 +52,6 @@ class Eager:
             raise KeyError(f"{[each.module for each in self.maps]} were called, and {list(modules)} measured")
         return found
 
-    def blind(self, keep) -> bool:
-        """Whether a mask hides every key from some real token: then the softmax is of nothing, and gives anything."""
-        return any((~each.visible.any(-1) & keep[:, None]).any() for each in self.maps)
-
     def unexplained(self) -> int:
         """How many maps over the tokens among the model's `attentions` are those of no call."""
         size = self.logits.shape[1]
@@ -73,19 +72,9 @@ class Figures:
     """By window and position, the mean over all calls and heads."""
 
 
-def arguments(model, ids, keep):
-    """What a forward over these tokens is given; positions count real tokens only."""
-    given = {"input_ids": ids, "use_cache": False}
-    if not keep.all():
-        given["attention_mask"] = keep.long()
-        if "position_ids" in inspect.signature(model.forward).parameters:
-            given["position_ids"] = (keep.cumsum(-1) - 1).clamp(min=0)
-    return given
-
-
 @torch.no_grad()
-def eager(model, ids, keep) -> Eager:
-    """Run a copy of the model on its eager functions, keeping what they return.
+def eager(model, ids) -> Eager:
+    """Run a copy of the model on its eager functions over windows of one length, keeping what they return.
 
     `output_attentions` alone is not enough: some models leave calls out of it, or put other things into it. And it
     leaves hooks behind, which is why a copy is run.
@@ -108,7 +97,7 @@ def eager(model, ids, keep) -> Eager:
         return recording
 
     with mock.patch.object(AttentionInterface, "get_interface", get_interface):
-        found = twin(**arguments(twin, ids, keep), output_attentions=True)
+        found = twin(input_ids=ids, use_cache=False, output_attentions=True)
     size = (ids.shape[1],) * 2
     maps = [
         Map(name, weights.double(), _visible(mask, size).expand(weights.shape))
@@ -121,35 +110,39 @@ def eager(model, ids, keep) -> Eager:
     return Eager(twin, maps, attentions, found.logits)
 
 
-def figures(maps: Sequence[Map], keep) -> Figures:
-    """First-token mass, entropy, row mass and received mass, one window at a time."""
+def windows_of(ids, keep):
+    """Each window alone, [1, position], without its padding."""
+    return [row[real][None] for row, real in zip(ids, keep, strict=True)]
+
+
+def figures(windows: Sequence[Sequence[Map]]) -> Figures:
+    """First-token mass, entropy, row mass and received mass over windows, each of which gives its maps in one order."""
     rows, received = [], defaultdict(list)
-    for each in maps:
-        sums = torch.zeros(3, each.weights.shape[1], 2, dtype=torch.float64)
-        for window, real in enumerate(keep):
-            places = real.nonzero().flatten()
-            visible = each.visible[window][:, places]
-            weights = torch.where(visible, each.weights[window][:, places], 0)
-            sums += _by_row(weights, visible, places[0])
-            later = visible & (places[:, None] > torch.arange(visible.shape[-1]))
+    for calls in zip(*windows, strict=True):
+        sums = torch.zeros(3, calls[0].weights.shape[1], 2, dtype=torch.float64)
+        for window, each in enumerate(calls):
+            visible = each.visible[0]
+            weights = torch.where(visible, each.weights[0], 0)
+            sums += _by_row(weights, visible)
+            later = visible.tril(-1)
             mean = torch.where(later, weights, 0).sum(-2) / later.sum(-2)
-            for place in places.tolist():
+            for place in range(mean.shape[-1]):
                 received[window, place] += mean[:, place][~mean[:, place].isnan()].tolist()
         rows.append(sums)
     first, entropy, mass = (torch.cat(rows, dim=1)[..., 0] / torch.cat(rows, dim=1)[..., 1]).numpy()
     return Figures(first, entropy, mass, {place: float(np.mean(each)) for place, each in received.items() if each})
 
 
-def _by_row(weights, visible, first):
+def _by_row(weights, visible):
     """Sums and counts of first-token mass, entropy and row mass over every query but the first, [figure head 2]."""
     mass = weights.sum(-1)
     share = weights / mass[..., None]
     entropy = -torch.special.xlogy(share, share).sum(-1)
-    counts = visible[..., first], visible.any(-1), visible.any(-1)
+    counts = visible[..., 0], visible.any(-1), visible.any(-1)
     return torch.stack(
         [
             torch.stack([torch.where(count, value, 0)[:, 1:].nansum(-1), count[:, 1:].sum(-1)], dim=-1)
-            for value, count in zip((weights[..., first], entropy, mass), counts, strict=True)
+            for value, count in zip((weights[..., 0], entropy, mass), counts, strict=True)
         ]
     )
 

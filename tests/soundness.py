@@ -1,24 +1,33 @@
 """What has to hold for a model that is measured or patched, whatever its architecture; each check gives a number."""
 
+import copy
+import inspect
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from eager_maps import arguments, eager, figures
+from eager_maps import eager, figures, windows_of
 from transformers.modeling_utils import AttentionInterface
 
 import sinkscope
+from sinkscope.probe import probed
 
 TOLERANCE = 1e-4
 IDS = torch.randint(3, 128, (2, 24), generator=torch.Generator().manual_seed(1))
-PADDINGS = {"none": torch.ones(2, 24, dtype=torch.bool), "left": torch.arange(24) >= torch.tensor([[0], [7]])}
+PADDINGS = {
+    "none": torch.ones(2, 24, dtype=torch.bool),
+    "left": torch.arange(24) >= torch.tensor([[0], [7]]),
+    "right": torch.arange(24) < torch.tensor([[24], [17]]),
+}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A report, and how far it is from the model's own eager maps."""
+    """A report, and how far it is from what the model makes of each window alone."""
 
     report: sinkscope.Report
+    loss: float
+    """The largest relative difference between a document's loss and that of a plain forward."""
     difference: float | None = None
     """The largest of any figure's; NaN where a figure is defined on one side only, None where there are no maps."""
     remark: str = ""
@@ -26,8 +35,22 @@ class Agreement:
 
 @torch.no_grad()
 def logits(model, keep=PADDINGS["none"], ids=IDS):
-    """The model's own, in one prefill."""
-    return model(**arguments(model, ids, keep)).logits
+    """The model's own, in one prefill; with padding by a mask and by positions that count real tokens, as generate."""
+    arguments = {"input_ids": ids, "use_cache": False}
+    if not keep.all():
+        arguments["attention_mask"] = keep.long()
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            arguments["position_ids"] = (keep.cumsum(-1) - 1).clamp(min=0)
+    return model(**arguments).logits
+
+
+@torch.no_grad()
+def plain(model, ids):
+    """What a user gets who passes ids and nothing else; a model that fails with its own default cache gets none."""
+    try:
+        return model(input_ids=ids).logits
+    except Exception:  # noqa: BLE001 - whatever a type's own code raises
+        return model(input_ids=ids, use_cache=False).logits
 
 
 def difference(one, other):
@@ -36,30 +59,43 @@ def difference(one, other):
 
 
 def agreements(model, keep, paths=("auto", "dense")) -> list[Agreement]:
-    """Measure on each path, and compare first-token mass, entropy, row mass and received mass, head by head."""
-    own, remark = eager(model, IDS, keep), ""
-    if difference(own.logits[keep], logits(model, keep)[keep]) > TOLERANCE:
-        # Where padding leaks into real tokens, another implementation is another model.
-        model, remark = own.model, "its padding leaks into real tokens: compared on its eager implementation"
-    if own.blind(keep):
-        remark = "with padding its masks leave some real tokens nothing to see: identity without padding only"
+    """Measure on each path, and compare first-token mass, entropy, row mass and received mass, head by head.
+
+    The other side is the model itself, called over one window after the other.
+    """
+    windows = windows_of(IDS, keep)
+    natives = [plain(copy.deepcopy(model), each) for each in windows]
+    owns = [eager(model, each) for each in windows]
+    gap = max(difference(own.logits, native) for own, native in zip(owns, natives, strict=True))
+    if gap > TOLERANCE:
+        raise AssertionError(f"the eager maps belong to other logits than a plain forward's ({gap:.0e})")
+    nll = _loss(natives, windows)
     reports = [sinkscope.measure(model, input_ids=IDS, attention_mask=keep, attention=path) for path in paths]
-    if not own.maps:
-        return [Agreement(report, None, "it shows no causal attention maps to compare with") for report in reports]
-    if own.unexplained():
-        return [Agreement(report, float("nan"), "it has attention maps that were not measured") for report in reports]
-    return [_compared(report, own, keep, remark) for report in reports]
+    return [_compared(report, owns, abs(float(report.summary["nll"].iloc[0]) / nll - 1)) for report in reports]
 
 
-def _compared(report, own, keep, remark) -> Agreement:
-    theirs, heads = figures(own.in_order_of(report.layers["module"]), keep), report.heads
+def _loss(natives, windows) -> float:
+    """The mean negative log-likelihood of every token but the first of each window."""
+    found = [
+        -native[0, :-1].double().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        for native, ids in zip(natives, windows, strict=True)
+    ]
+    return float(torch.cat(found).mean())
+
+
+def _compared(report, owns, loss) -> Agreement:
+    if not owns[0].maps:
+        return Agreement(report, loss, None, "it shows no causal attention maps to compare with")
+    if any(own.unexplained() for own in owns):
+        return Agreement(report, loss, float("nan"), "it has attention maps that were not measured")
+    theirs, heads = figures([own.in_order_of(report.layers["module"]) for own in owns]), report.heads
     if "sink_logit_mass" in heads and heads["sink_logit_mass"].notna().any() and np.allclose(theirs.row_mass, 1):
         gap = _gap(heads["entropy"].to_numpy(), theirs.entropy)
-        return Agreement(report, gap, "its eager maps leave the learned sink out: only entropy compared")
+        return Agreement(report, loss, gap, "its eager maps leave the learned sink out: only entropy compared")
     gaps = [_gap(heads[name].to_numpy(), getattr(theirs, name)) for name in ("first_mass", "entropy", "row_mass")]
     pairs = [(row.received, theirs.received.get((row.window, row.position))) for row in report.tokens.itertuples()]
     gaps.append(max(abs(ours - other) for ours, other in pairs if other is not None))
-    return Agreement(report, float(np.max(gaps)), remark)
+    return Agreement(report, loss, float(np.max(gaps)))
 
 
 def _gap(ours, theirs):
@@ -67,14 +103,32 @@ def _gap(ours, theirs):
 
 
 def identity(model) -> float:
-    """How far our own softmax moves the logits of real tokens, with padding and without.
+    """How far our own softmax moves the logits of real tokens in a user's own forward, with padding and without.
 
-    Padding under which the model's own masks leave a real token nothing to see is left out.
+    Padding under which the model's own masks leave a real token nothing to see is left out: its softmax is of nothing,
+    and gives anything.
     """
-    keeps = [keep for keep in PADDINGS.values() if not eager(model, IDS, keep).blind(keep)]
+    keeps = [keep for keep in PADDINGS.values() if not _blind(model, keep)]
     native = [logits(model, keep)[keep] for keep in keeps]
     with sinkscope.patched(model, "softmax"):
         return max(difference(logits(model, keep)[keep], own) for keep, own in zip(keeps, native, strict=True))
+
+
+def _blind(model, keep) -> bool:
+    """Whether a mask hides every key from some real token."""
+    found = []
+
+    def look(_, call, own):
+        if call.query.shape[2] == call.key.shape[2] == keep.shape[1]:
+            found.append(bool((~call.sight.visible.any(-1) & keep[:, None]).any()))
+        return own()
+
+    try:
+        with probed(model, look):
+            logits(model, keep)
+    except sinkscope.NothingObservedError:
+        return False
+    return any(found)
 
 
 def leak(model, normalizer="entmax:alpha=1.5") -> tuple[float, float]:
@@ -89,8 +143,10 @@ def leak(model, normalizer="entmax:alpha=1.5") -> tuple[float, float]:
 def state(model):
     """Everything a careless probe could leave on a model or in transformers."""
     found = {"config": model.config.to_dict(), "interface": vars(AttentionInterface)["get_interface"]}
+    found["buffers"] = {name: str(each.tolist()) for name, each in model.named_buffers()}
     for name, module in model.named_modules():
         hooks = {key: list(each) for key, each in vars(module).items() if key.endswith("hooks") and each}
         implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
-        found[f"module {name}"] = sorted(vars(module)), hooks, module.training, implementation
+        plain_values = {key: each for key, each in vars(module).items() if isinstance(each, int | float | str)}
+        found[f"module {name}"] = sorted(vars(module)), plain_values, hooks, implementation
     return found

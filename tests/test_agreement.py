@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
-from eager_maps import eager, figures
+from eager_maps import eager, figures, windows_of
 
 import sinkscope
 
@@ -22,7 +22,8 @@ PADDING = {
 def test_figures_equal_those_of_eager_maps(architecture, padding, ids):
     model, keep = tiny(architecture), PADDING[padding]
     report = sinkscope.measure(model, input_ids=ids, attention_mask=keep)
-    theirs = figures(eager(model, ids, keep).in_order_of(report.layers["module"]), keep)
+    windows = [eager(model, each).in_order_of(report.layers["module"]) for each in windows_of(ids, keep)]
+    theirs = figures(windows)
     heads = report.heads
     assert len(heads) == len(theirs.first_mass)
     np.testing.assert_allclose(heads["first_mass"], theirs.first_mass, atol=1e-5)

@@ -9,9 +9,6 @@ from sinkscope import predictions
 from sinkscope.forward import evaluating, logits
 from sinkscope.predictions import Predictions, losses
 
-KEEP = torch.arange(6) >= torch.tensor([[0], [2], [0]])
-KEEP[2, 4:] = False
-
 
 @pytest.fixture(scope="module")
 def model():
@@ -31,48 +28,31 @@ def targets():
 @pytest.mark.parametrize("at_once", [1, 70, 1 << 24])
 def test_every_token_but_a_windows_first_is_scored_exactly_once(found, targets, monkeypatch, at_once):
     monkeypatch.setattr(predictions, "LOGITS_AT_ONCE", at_once)
-    sums, counts = losses(Predictions(found), targets, KEEP)
-    assert counts.flatten().tolist() == [5, 3, 3]
-    for window, real in enumerate(KEEP):
-        order = real.nonzero().flatten()
+    sums, counts = losses(Predictions(found), targets)
+    assert counts.flatten().tolist() == [5, 5, 5]
+    for window in range(3):
         scores = found[window].double().log_softmax(-1)
-        nll = -sum(float(scores[now, targets[window, then]]) for now, then in pairwise(order))
+        nll = -sum(float(scores[now, targets[window, then]]) for now, then in pairwise(range(6)))
         assert float(sums[window, 0]) == pytest.approx(nll, rel=1e-6)
 
 
-def test_what_is_predicted_at_padding_may_be_anything(found, targets):
-    sums, _ = losses(Predictions(found), targets, KEEP)
-    found[~KEEP] = torch.nan
-    assert torch.equal(losses(Predictions(found), targets, KEEP)[0], sums)
-
-
 def test_losses_are_added_up_in_double_precision(targets):
-    sums, counts = losses(Predictions(torch.zeros(3, 6, 11, dtype=torch.bfloat16)), targets, KEEP)
+    sums, counts = losses(Predictions(torch.zeros(3, 6, 11, dtype=torch.bfloat16)), targets)
     assert sums.dtype == counts.dtype == torch.float64
     torch.testing.assert_close(sums, counts * math.log(11), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_on_either_side_leaves_the_logits_of_real_tokens(model, ids, side):
-    place = torch.arange(24)
-    keep = place >= torch.tensor([[0], [7], [13]]) if side == "left" else place < torch.tensor([[24], [17], [11]])
-    together = logits(model, ids, keep)
-    for window, real in enumerate(keep):
-        alone = logits(model, ids[window, real][None], torch.ones(1, int(real.sum()), dtype=torch.bool))
-        torch.testing.assert_close(together[window, real], alone[0], rtol=1e-4, atol=1e-4)
-
-
-def test_a_batch_without_padding_gets_no_mask(model, ids):
+def test_a_model_is_given_token_ids_and_nothing_else(model, ids):
     seen = {}
     hook = model.register_forward_pre_hook(lambda _, __, arguments: seen.update(arguments), with_kwargs=True)
-    logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+    logits(model, ids)
     hook.remove()
     assert set(seen) == {"input_ids", "use_cache"}
     assert seen["use_cache"] is False
 
 
 def test_no_gradient_is_kept(model, ids):
-    assert not logits(model, ids, torch.ones_like(ids, dtype=torch.bool)).requires_grad
+    assert not logits(model, ids).requires_grad
 
 
 @pytest.mark.parametrize("raised", [False, True])

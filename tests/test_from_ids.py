@@ -6,13 +6,14 @@ import torch
 from sinkscope.corpus import from_ids
 
 
-def test_ids_of_ones_own_are_windows_with_padding_on_either_side():
-    ids = torch.tensor([[5, 6, 7, 0], [0, 0, 8, 9]], dtype=torch.int32)
+def test_ids_of_ones_own_are_windows_from_column_0_on_whatever_side_they_were_padded_on():
+    ids = torch.tensor([[5, 6, 7, 0], [-100, -100, 8, 9]], dtype=torch.int32)
     keep = torch.tensor([[True, True, True, False], [False, False, True, True]])
     found = from_ids(ids, keep)
-    assert found.ids.equal(ids.long())
-    assert found.keep.equal(keep)
-    assert from_ids(ids).keep.all()
+    assert [row[real].tolist() for row, real in zip(found.ids, found.keep, strict=True)] == [[5, 6, 7], [8, 9]]
+    assert found.keep.tolist() == [[True, True, True], [True, True, False]]
+    assert found.provenance["seq_len"] == 3
+    assert from_ids(ids.abs()).keep.all()
     assert (found.documents, found.starts, found.provenance["windows"]) == (("ids", "ids"), (0, 0), 2)
 
 

@@ -74,8 +74,7 @@ def test_every_published_figure_has_a_plain_reading_here():
 def test_protocols_agree_with_a_plain_reading_of_eager_maps(architecture, attention):
     model = tiny(architecture, max_position_embeddings=64)
     ids = torch.randint(3, 300, (3, 64), generator=torch.Generator().manual_seed(2))
-    keep = torch.ones_like(ids).bool()
-    maps = torch.stack([each.weights for each in eager(model, ids, keep).maps], dim=1)
+    maps = torch.stack([each.weights for each in eager(model, ids).maps], dim=1)
     for name in ("gu2025", "barbero2025"):
         report = sinkscope.measure(model, input_ids=ids, protocol=name, attention=attention)
         for _, row in report.protocols.iterrows():

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
-from eager_maps import eager, figures
+from eager_maps import eager, figures, windows_of
 from fixtures_cli import QUICK, written
 from test_models_gguf import write_gguf
 from test_probe import state
@@ -105,7 +105,7 @@ def assert_same(report, wanted, tolerance):
 
 
 def of_eager_maps(model, ids):
-    return figures(eager(model, ids, everything(ids)).maps, everything(ids))
+    return figures([eager(model, each).maps for each in windows_of(ids, everything(ids))])
 
 
 def calls_of(model, ids):
@@ -117,7 +117,7 @@ def calls_of(model, ids):
         return own()
 
     with probed(model, note):
-        logits(model, ids, everything(ids))
+        logits(model, ids)
     return found
 
 
@@ -329,7 +329,7 @@ def test_trial_07_the_soft_cap_stands_before_mask_and_normalizer_and_eager_is_pu
     for layer in model.model.layers:
         layer.self_attn.q_proj.weight.data.mul_(20)
         layer.self_attn.k_proj.weight.data.mul_(20)
-    before = logits(model, ids, everything(ids))
+    before = logits(model, ids)
     report = sinkscope.compare(model, input_ids=ids, normalizers=["softmax", "softmax1"])
     assert report.metadata["attention"]["identity_delta"] < 1e-5
     plain, identity, other = report.summary["first_mass"]
@@ -339,7 +339,7 @@ def test_trial_07_the_soft_cap_stands_before_mask_and_normalizer_and_eager_is_pu
     first = report.heads[report.heads["normalizer"] == "softmax"]["first_mass"]
     np.testing.assert_allclose(first, expected, atol=1e-5)
     assert model.config._attn_implementation == "eager"
-    assert torch.equal(logits(model, ids, everything(ids)), before)
+    assert torch.equal(logits(model, ids), before)
 
 
 def test_trial_07_gguf_files_keep_their_cap_or_are_refused_in_one_line(run, tmp_path, monkeypatch):

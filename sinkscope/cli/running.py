@@ -240,6 +240,7 @@ def _check_names(asked: Request) -> None:
 def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any], Any], progress: Progress) -> Any:
     """The report; only here is the library needed that takes seconds to import."""
     from sinkscope import models
+    from sinkscope.capacity import longest_window
     from sinkscope.following import follow
 
     loaded = models.load(asked.model, **asked.loading, progress=progress)
@@ -262,7 +263,8 @@ def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any
         progress("checking that attention can be seen", 0, None)
         return study(loaded.model, loaded.tokenizer, windows, options)
 
-    return follow(asked.protocols, asked.given, cut, run, measuring)
+    given = asked.given | ({"longest": longest_window(loaded.model)} if asked.given["seq_len"] is None else {})
+    return follow(asked.protocols, given, cut, run, measuring)
 
 
 def _write(report: Any, outputs: Iterable[Path]) -> dict[Path, str]:

@@ -1,6 +1,6 @@
 """What a run collects of hidden states: for each layer and window its figures, moments and largest entries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -57,8 +57,9 @@ class HiddenRecord:
     """Modules whose output is no hidden states, with the reason; nothing that was seen of them counts."""
 
     @contextmanager
-    def watch(self, model: PreTrainedModel, windows: range, keep: Bool[Tensor, "batch position"]) -> Iterator[None]:
-        """Take in what the model makes of these windows, which is to be run once in the block."""
+    def watch(self, model: PreTrainedModel, windows: Sequence[int], length: int) -> Iterator[None]:
+        """Take in what the model makes of these windows of one length, which is to be run once in the block."""
+        keep = torch.ones(len(windows), length, dtype=torch.bool)
 
         def take(place: Place, output: Tensor | None) -> None:
             self.add(place, windows, output, keep)
@@ -67,7 +68,9 @@ class HiddenRecord:
             yield
 
     @torch.no_grad()
-    def add(self, place: Place, windows: range, output: Tensor | None, keep: Bool[Tensor, "batch position"]) -> None:
+    def add(
+        self, place: Place, windows: Sequence[int], output: Tensor | None, keep: Bool[Tensor, "batch position"]
+    ) -> None:
         """Take in the output of one module over these windows; one that is no hidden states leaves a reason."""
         seen = self.places.setdefault(place, Seen())
         if output is None or output.shape[:2] != keep.shape:
@@ -103,7 +106,7 @@ class HiddenRecord:
         return HiddenRecord(self.normalizer, self.layers, self.activations, places, self.unread | other.unread)
 
 
-def _outlines(windows: range, states: States, *, attention: bool) -> list[Outline]:
+def _outlines(windows: Sequence[int], states: States, *, attention: bool) -> list[Outline]:
     """The outline of each window; of attention without what is told of layers only, and costs the most."""
     low = torch.where(states.keep, states.swept.lowest, torch.inf).amin(-1).tolist()
     high = torch.where(states.keep, states.swept.highest, -torch.inf).amax(-1).tolist()
@@ -113,7 +116,7 @@ def _outlines(windows: range, states: States, *, attention: bool) -> list[Outlin
     return [Outline(*each) for each in zip(*columns, strict=True)]
 
 
-def _entries(windows: range, top: Entries) -> list[tuple[Entry, ...]]:
+def _entries(windows: Sequence[int], top: Entries) -> list[tuple[Entry, ...]]:
     columns = (top.values.tolist(), top.positions.tolist(), top.dimensions.tolist())
     return [
         tuple(Entry(value, window, position, dimension) for value, position, dimension in zip(*each, strict=True))

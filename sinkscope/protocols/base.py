@@ -61,6 +61,8 @@ class Settled:
     explicit: bool
     bos: str
     epsilon: float
+    shortened: bool = False
+    """Whether the windows are shorter than the protocol's own because the model has no more positions."""
 
 
 def settled(
@@ -73,19 +75,22 @@ def settled(
     chat: bool = False,
     queries: int | None = None,
     synthetic: bool = False,
+    longest: int | None = None,
 ) -> Settled:
     """What a protocol and the options come to; None is an option that was not given, `windows` a number or "all".
 
     Raises ProtocolError for an option that contradicts a published protocol. The number of windows does not: it
     changes the error of a figure and not what it is. "all" takes no more than the paper did. Nor does `bos` where
-    tokens are synthetic, which are without BOS by default.
+    tokens are synthetic, which are without BOS by default. Default windows have `longest` tokens at most, where the
+    model has no more positions.
     """
     wanted: dict[str, Any] = {"seq_len": card.seq_len, "bos": card.bos, "epsilon": card.epsilon}
     if card.published and synthetic:
         wanted["bos"] = bos or "never"
     if card.epsilon is None:
         wanted["epsilon"] = EPSILON if epsilon is None else epsilon
-    given = {"seq_len": seq_len, "bos": bos, "epsilon": epsilon}
+    shortened = seq_len is None and not card.published and longest is not None and longest < card.seq_len
+    given = {"seq_len": longest if shortened else seq_len, "bos": bos, "epsilon": epsilon}
     found: dict[str, Any] = {name: wanted[name] if value is None else value for name, value in given.items()}
     if card.published:
         for name, value in found.items():
@@ -96,10 +101,11 @@ def settled(
         if queries is not None:
             raise _contradiction(card, f"--queries {queries}", "every query")
     if windows == "all":
-        return Settled(protocol=card, count=card.windows if card.published else None, explicit=False, **found)
+        count = card.windows if card.published else None
+        return Settled(protocol=card, count=count, explicit=False, shortened=shortened, **found)
     if windows is None:
-        return Settled(protocol=card, count=card.windows, explicit=card.published, **found)
-    return Settled(protocol=card, count=int(windows), explicit=True, **found)
+        return Settled(protocol=card, count=card.windows, explicit=card.published, shortened=shortened, **found)
+    return Settled(protocol=card, count=int(windows), explicit=True, shortened=shortened, **found)
 
 
 def _contradiction(card: Protocol, option: str, wanted: str) -> ProtocolError:
