@@ -1,5 +1,6 @@
 """Writes architectures.md and architectures.csv: every causal language model of transformers, tiny, and checked."""
 
+import copy
 import csv
 import math
 import signal
@@ -22,10 +23,27 @@ import sinkscope
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from soundness import IDS, PADDINGS, TOLERANCE, Agreement, agreements, identity, leak, logits, state  # noqa: E402 - see above
-from tiny_models import LAYERS, MODEL_TYPES, WINDOW, tiny_model  # noqa: E402
+from soundness import (  # noqa: E402 - see above
+    IDS,
+    PADDINGS,
+    TOLERANCE,
+    Agreement,
+    agreements,
+    bidirectional,
+    identity,
+    leak,
+    leaks,
+    logits,
+    loss,
+    plain,
+    state,
+)
+from tiny_models import HIDDEN, LAYERS, MODEL_TYPES, WINDOW, tiny_model  # noqa: E402
 
-LIMIT = 60
+LONG = torch.randint(3, 128, (1, 96), generator=torch.Generator().manual_seed(2))
+"""A window of more tokens than the positions that the models are made for."""
+
+LIMIT = 120
 """CPU seconds for a type."""
 
 EXACT, FALLBACK, REFUSED, NOT_BUILT, WRONG = "exact", "exact, measure only", "refused", "not built", "wrong"
@@ -37,26 +55,46 @@ MEANINGS = {
     WRONG: "a check failed",
 }
 
-NUMBERS = ("calls", "layers", "masses", "identity", "causality")
-COLUMNS = ("type", "class", "outcome", "calls", "layers", "heads", "path", "layer kinds", *NUMBERS[2:], "remarks")
+NUMBERS = ("calls", "layers", "masses", "loss", "identity", "causality")
+TRIALS = ("bidirectional", "kept", "too long")
+COLUMNS = (
+    "type",
+    "class",
+    "outcome",
+    "calls",
+    "layers",
+    "heads",
+    "path",
+    "layer kinds",
+    *NUMBERS[2:],
+    *TRIALS,
+    "remarks",
+)
 
 INTRODUCTION = """\
 # Which models can be measured
 
 Every type that `AutoModelForCausalLM` of transformers {transformers} knows, as a random model of {layers} layers, on
-two windows of {tokens} tokens (longer than the {window} of its sliding windows, its chunks and selections), with and
-without left padding. This page and [architectures.csv](architectures.csv) are written by `make architectures`; the
-configurations are those of `tests/tiny_models.py`. It says that the mechanism is right for a type, and nothing about
-the sinks of a trained model.
+two windows of {tokens} tokens (longer than the {window} of its sliding windows, its chunks and selections), and on
+windows of unequal length in one batch, padded on the left and on the right. This page and
+[architectures.csv](architectures.csv) are written by `make architectures`; the configurations are those of
+`tests/tiny_models.py`. It says that the mechanism is right for a type, and nothing about the sinks of a trained model.
 
 * **masses**: the largest difference of any head's first-token mass, row mass and entropy (nats), and of any token's
-  received mass, from the maps that the model's own eager functions return; on both paths, padded and not.
+  received mass, from the maps that the model's own eager functions return for each window alone, given its ids and
+  nothing else; on both paths, padded and not.
+* **loss**: the largest relative difference of the loss from that of plain forwards over each window alone.
 * **identity**: how far our softmax in place of the model's moves its logits, relative to the largest.
 * **causality**: how far another last token moves the earlier logits while `entmax` is in place, likewise.
+* **bidirectional**: the settings of its configuration under which its own logits depend on later tokens; each was
+  tried, and measuring was refused.
+* **kept**: a measurement left every buffer, attribute, hook and setting as it was.
+* **too long**: what became of windows of {long} tokens, for {positions} positions: refused where the model's own code
+  fails on them, else measured, with the loss of a plain forward.
 
-A model is exact where none of the three is above {tolerance:g}, `entmax` does move the logits, every map over the
-tokens that the model itself shows comes from a measured call, and after everything the logits are the same bit by bit,
-with no attribute, hook or setting changed.
+A model is exact where none of the four numbers is above {tolerance:g}, `entmax` does move the logits, every map over
+the tokens that the model itself shows comes from a measured call, and after everything the logits are the same bit by
+bit, with no buffer, attribute, hook or setting changed.
 """
 
 
@@ -73,9 +111,13 @@ class Row:
     path: str = ""
     layer_kinds: str = ""
     masses: float | None = None
+    loss: float | None = None
     identity: float | None = None
     causality: float | None = None
     entropy: float | None = None
+    bidirectional: str = ""
+    kept: str = ""
+    too_long: str = ""
     reason: str = ""
 
 
@@ -147,11 +189,13 @@ def _check(row: Row, model: transformers.PreTrainedModel) -> None:
     else:
         _measured(row, model, found)
     patches = _patched(row, model)
+    trials = list(_trials(row))
     if row.outcome == REFUSED:
         failed = ["measuring is refused and patching is not"] if patches else []
     else:
         failed = list(_failures(row))
         row.outcome = EXACT if patches else FALLBACK
+    failed += trials
     if state(model) != before:
         failed.append("something was left on the model")
     if native is not None and not torch.equal(logits(model), native):
@@ -167,6 +211,7 @@ def _measured(row: Row, model: transformers.PreTrainedModel, found: list[Agreeme
     row.heads = _several(layers["heads"])
     row.path = _several(each["path"] for each in attention["layers"].values())
     row.layer_kinds = _several(layers["layer_type"])
+    row.loss = max(each.loss for each in found)
     gaps = [each.difference for each in found if each.difference is not None]
     row.masses = max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap, default=None)
     row.entropy = float(report.summary["entropy_normalised"].iloc[0])
@@ -192,8 +237,51 @@ def _patched(row: Row, model: transformers.PreTrainedModel) -> bool:
     return True
 
 
+def _trials(row: Row) -> Iterator[str]:
+    """Try the settings that make the type bidirectional, windows that are too long, and what a measurement leaves."""
+    for name, model in bidirectional(row.type):
+        looks_ahead, refused = leaks(model), _refused(model, IDS)
+        if looks_ahead and refused is None:
+            yield f"it is measured with {name}"
+        if looks_ahead:
+            row.bidirectional = ", ".join(filter(None, [row.bidirectional, name]))
+    model = tiny_model(row.type)
+    before, refused = state(model), _refused(model, IDS)
+    if state(model) != before:
+        yield "a measurement left something on a model that had not run before"
+    row.kept = "yes" if refused is None else ""
+    if refused is None:
+        yield from _too_long(row, model)
+
+
+def _too_long(row: Row, model: transformers.PreTrainedModel) -> Iterator[str]:
+    try:
+        native = plain(copy.deepcopy(model), LONG)
+    except Exception:  # noqa: BLE001 - whatever a type's own code raises
+        native = None
+    refused = _refused(model, LONG)
+    row.too_long = "measured" if refused is None else "refused"
+    if native is None and not isinstance(refused, sinkscope.TextError):
+        yield f"windows that are too long: {refused or 'measured'}"
+    elif native is not None and refused is not None:
+        yield f"windows that the model itself takes are refused: {refused}"
+    elif native is not None:
+        nll = float(sinkscope.measure(model, input_ids=LONG).summary["nll"].iloc[0])
+        if not abs(nll / loss([native], [LONG]) - 1) <= TOLERANCE:
+            yield "windows beyond the positions have another loss"
+
+
+def _refused(model: transformers.PreTrainedModel, ids: torch.Tensor) -> sinkscope.SinkscopeError | None:
+    """Why measuring is refused, or None."""
+    try:
+        sinkscope.measure(model, input_ids=ids)
+    except sinkscope.SinkscopeError as error:
+        return error
+    return None
+
+
 def _failures(row: Row) -> Iterator[str]:
-    for name in ("masses", "identity", "causality"):
+    for name in ("masses", "loss", "identity", "causality"):
         value = getattr(row, name)
         if value is not None and not value <= TOLERANCE:
             yield f"{name} {value:.0e}"
@@ -227,7 +315,13 @@ def page(rows: list[Row]) -> Iterator[str]:
     """The page, a block at a time."""
     tokens = next(iter(PADDINGS.values())).shape[1]
     yield INTRODUCTION.format(
-        transformers=version("transformers"), layers=LAYERS, tokens=tokens, window=WINDOW, tolerance=TOLERANCE
+        transformers=version("transformers"),
+        layers=LAYERS,
+        tokens=tokens,
+        window=WINDOW,
+        tolerance=TOLERANCE,
+        long=LONG.shape[1],
+        positions=HIDDEN,
     )
     counts = Counter(row.outcome for row in rows)
     yield "| outcome | types | meaning |\n| --- | ---: | --- |"
@@ -237,7 +331,8 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield "| " + " | ".join("---:" if name in NUMBERS else "---" for name in COLUMNS) + " |"
     for row in sorted(rows, key=lambda each: each.type):
         cells = [f"`{row.type}`", row.model, row.outcome, row.calls, row.layers, row.heads, row.path, row.layer_kinds]
-        cells += [row.masses, row.identity, row.causality, row.reason.replace("|", "\\|")]
+        cells += [row.masses, row.loss, row.identity, row.causality, row.bidirectional, row.kept, row.too_long]
+        cells += [row.reason.replace("|", "\\|")]
         yield "| " + " | ".join(_figure(each) for each in cells) + " |"
     yield ""
 

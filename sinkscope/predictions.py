@@ -140,4 +140,4 @@ def _beside(
 
 def _over_scored(values: Float[Tensor, "batch predicted"]) -> Sums:
     exact = values.cpu().double()
-    return exact.sum(dim=1, keepdim=True), torch.full_like(exact[:, :1], values.shape[1])
+    return exact.sum(dim=1, keepdim=True), exact.new_full((len(exact), 1), values.shape[1])

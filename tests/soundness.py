@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from eager_maps import eager, figures, windows_of
+from tiny_models import tiny_model
 from transformers.modeling_utils import AttentionInterface
 
 import sinkscope
@@ -69,12 +70,12 @@ def agreements(model, keep, paths=("auto", "dense")) -> list[Agreement]:
     gap = max(difference(own.logits, native) for own, native in zip(owns, natives, strict=True))
     if gap > TOLERANCE:
         raise AssertionError(f"the eager maps belong to other logits than a plain forward's ({gap:.0e})")
-    nll = _loss(natives, windows)
+    nll = loss(natives, windows)
     reports = [sinkscope.measure(model, input_ids=IDS, attention_mask=keep, attention=path) for path in paths]
     return [_compared(report, owns, abs(float(report.summary["nll"].iloc[0]) / nll - 1)) for report in reports]
 
 
-def _loss(natives, windows) -> float:
+def loss(natives, windows) -> float:
     """The mean negative log-likelihood of every token but the first of each window."""
     found = [
         -native[0, :-1].double().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
@@ -83,19 +84,19 @@ def _loss(natives, windows) -> float:
     return float(torch.cat(found).mean())
 
 
-def _compared(report, owns, loss) -> Agreement:
+def _compared(report, owns, gap_of_loss) -> Agreement:
     if not owns[0].maps:
-        return Agreement(report, loss, None, "it shows no causal attention maps to compare with")
+        return Agreement(report, gap_of_loss, None, "it shows no causal attention maps to compare with")
     if any(own.unexplained() for own in owns):
-        return Agreement(report, loss, float("nan"), "it has attention maps that were not measured")
+        return Agreement(report, gap_of_loss, float("nan"), "it has attention maps that were not measured")
     theirs, heads = figures([own.in_order_of(report.layers["module"]) for own in owns]), report.heads
     if "sink_logit_mass" in heads and heads["sink_logit_mass"].notna().any() and np.allclose(theirs.row_mass, 1):
         gap = _gap(heads["entropy"].to_numpy(), theirs.entropy)
-        return Agreement(report, loss, gap, "its eager maps leave the learned sink out: only entropy compared")
+        return Agreement(report, gap_of_loss, gap, "its eager maps leave the learned sink out: only entropy compared")
     gaps = [_gap(heads[name].to_numpy(), getattr(theirs, name)) for name in ("first_mass", "entropy", "row_mass")]
     pairs = [(row.received, theirs.received.get((row.window, row.position))) for row in report.tokens.itertuples()]
     gaps.append(max(abs(ours - other) for ours, other in pairs if other is not None))
-    return Agreement(report, loss, float(np.max(gaps)))
+    return Agreement(report, gap_of_loss, float(np.max(gaps)))
 
 
 def _gap(ours, theirs):
@@ -138,6 +139,33 @@ def leak(model, normalizer="entmax:alpha=1.5") -> tuple[float, float]:
     with sinkscope.patched(model, normalizer):
         swapped, changed = logits(model), logits(model, ids=other)
     return difference(changed[:, :-1], swapped[:, :-1]), difference(swapped, logits(model))
+
+
+SETTINGS = {"is_decoder": False, "is_causal": False, "use_bidirectional_attention": True}
+"""Settings of configurations that may let tokens see later ones."""
+
+
+def bidirectional(model_type):
+    """Models of a type with each of SETTINGS, by name; whether it does anything there is another question."""
+    for name, value in SETTINGS.items():
+        model = tiny_model(model_type)
+        known = {id(each): each for each in (model.config, model.config.get_text_config())}.values()
+        if name != "is_causal" and not any(hasattr(each, name) for each in known):
+            continue
+        for config in known:
+            setattr(config, name, value)
+        yield name, type(model)(model.config).eval()
+
+
+def leaks(model) -> bool:
+    """Whether a model's own logits depend on later tokens; False for one that cannot be run."""
+    other = IDS.clone()
+    other[:, -1] = (other[:, -1] + 5) % 128
+    try:
+        one, two = plain(model, IDS), plain(model, other)
+    except Exception:  # noqa: BLE001 - whatever a type's own code raises
+        return False
+    return difference(two[:, :-1], one[:, :-1]) > TOLERANCE
 
 
 def state(model):

@@ -11,37 +11,32 @@ from sinkscope.forward import logits
 from sinkscope.predictions import Predictions, can_be_chunked, losses, predict, standing
 
 
-@pytest.fixture
-def keep(ids):
-    return torch.ones_like(ids, dtype=torch.bool)
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_where_the_head_alone_makes_the_logits_their_loss_is_the_same(architecture, ids, keep, monkeypatch):
+def test_where_the_head_alone_makes_the_logits_their_loss_is_the_same(architecture, ids, monkeypatch):
     monkeypatch.setattr(predictions, "LOGITS_AT_ONCE", 3 * 300 * 5)
     model = tiny(architecture)
-    native = logits(model, ids, keep)
-    whole = losses(predict(model, ids, keep, chunked=False), ids, keep)
+    native = logits(model, ids)
+    whole = losses(predict(model, ids, chunked=False), ids)
     if not can_be_chunked(model, ids, native):
         assert architecture in {"gemma2", "cohere2"}
         return
-    found = predict(model, ids, keep, chunked=True)
+    found = predict(model, ids, chunked=True)
     assert found.states.shape[-1] == 32
-    torch.testing.assert_close(losses(found, ids, keep), whole, rtol=1e-6, atol=0)
+    torch.testing.assert_close(losses(found, ids), whole, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("architecture", "setting"), [("gemma2", {}), ("cohere2", {"logit_scale": 0.5})])
-def test_a_model_that_caps_or_scales_its_logits_is_not_chunked(architecture, setting, ids, keep):
+def test_a_model_that_caps_or_scales_its_logits_is_not_chunked(architecture, setting, ids):
     model = tiny(architecture, **setting)
-    assert not can_be_chunked(model, ids, logits(model, ids, keep))
+    assert not can_be_chunked(model, ids, logits(model, ids))
 
 
-def test_divergence_is_zero_of_the_same_and_that_of_the_definition_of_others(ids, keep):
-    before, after = (predict(tiny(name), ids, keep, chunked=False) for name in ("llama", "qwen2"))
-    found = standing(before, before, ids, keep)
+def test_divergence_is_zero_of_the_same_and_that_of_the_definition_of_others(ids):
+    before, after = (predict(tiny(name), ids, chunked=False) for name in ("llama", "qwen2"))
+    found = standing(before, before, ids)
     assert found.divergence[0].abs().max() == 0
     assert torch.equal(*found.agreement)
-    found = standing(before, after, ids, keep)
+    found = standing(before, after, ids)
     (kl, _), (same, _) = found.divergence, found.agreement
     p, q = (each.states[:, :-1].double().log_softmax(-1) for each in (before, after))
     torch.testing.assert_close(kl[:, 0], (p.exp() * (p - q)).sum((1, 2)), rtol=1e-5, atol=0)
@@ -57,32 +52,26 @@ def made(seed, batch=2, positions=11):
 
 
 def texts(batch=2, positions=11):
-    """Ids, and a mask that pads the first window on the left and the others on the right."""
-    ids = torch.randint(0, TOKENS, (batch, positions), generator=torch.Generator().manual_seed(7))
-    keep = torch.ones(batch, positions, dtype=torch.bool)
-    keep[0, :2] = False
-    keep[1:, -3:] = False
-    return ids, keep
+    """Token ids."""
+    return torch.randint(0, TOKENS, (batch, positions), generator=torch.Generator().manual_seed(7))
 
 
-def by_definition(before, after, ids, keep):
+def by_definition(before, after, ids):
     """Loss, KL and agreement of each window from whole logits in fp64, and the number of scored tokens."""
     p, q = (each[:, :-1].double().log_softmax(-1) for each in (before, after))
     loss = -q.gather(-1, ids[:, 1:, None])[..., 0]
     kl = torch.where(p == -math.inf, 0, p.exp() * (p - q)).sum(-1)
     same = (p.argmax(-1) == q.argmax(-1)).double()
-    scored = keep[:, 1:] & keep[:, :-1]
-    sums = [torch.where(scored, each, 0).sum(1, keepdim=True) for each in (loss, kl, same)]
-    return sums, scored.sum(1, keepdim=True).double()
+    return [each.sum(1, keepdim=True) for each in (loss, kl, same)], torch.full((len(ids), 1), loss.shape[1]).double()
 
 
-def check(before, after, ids, keep):
-    found = standing(Predictions(before), Predictions(after), ids, keep)
-    wanted, scored = by_definition(before, after, ids, keep)
+def check(before, after, ids):
+    found = standing(Predictions(before), Predictions(after), ids)
+    wanted, scored = by_definition(before, after, ids)
     for (total, count), figure in zip((found.loss, found.divergence, found.agreement), wanted, strict=True):
         torch.testing.assert_close(total, figure, rtol=1e-6, atol=0)
         assert torch.equal(count, scored)
-    alone, count = losses(Predictions(after), ids, keep)
+    alone, count = losses(Predictions(after), ids)
     torch.testing.assert_close(alone, wanted[0], rtol=1e-6, atol=0)
     assert torch.equal(count, scored)
     return found
@@ -93,7 +82,7 @@ def check(before, after, ids, keep):
 def test_a_standing_is_that_of_whole_logits_however_they_are_cut(at_once, block, monkeypatch):
     monkeypatch.setattr(predictions, "LOGITS_AT_ONCE", at_once)
     monkeypatch.setattr(predictions, "BLOCK", block)
-    check(made(0), made(1), *texts())
+    check(made(0), made(1), texts())
 
 
 def test_a_head_is_run_once_over_every_position_that_predicts():
@@ -103,21 +92,21 @@ def test_a_head_is_run_once_over_every_position_that_predicts():
         head.register_forward_hook(lambda _, given, __, name=name: rows.update({name: rows[name] + given[0].shape[1]}))
     states = torch.randn(2, 11, 8, generator=torch.Generator().manual_seed(0))
     before, after = (Predictions(states, head) for head in heads.values())
-    found = standing(before, after, *texts())
+    found = standing(before, after, texts())
     assert rows == {"before": 10, "after": 10}
-    wanted, _ = by_definition(heads["before"](states), heads["after"](states), *texts())
+    wanted, _ = by_definition(heads["before"](states), heads["after"](states), texts())
     torch.testing.assert_close(found.divergence[0], wanted[1].detach(), rtol=1e-6, atol=0)
 
 
 def test_nothing_is_changed_that_a_standing_is_made_of():
     before, after = made(0), made(1)
-    standing(Predictions(before), Predictions(after), *texts())
+    standing(Predictions(before), Predictions(after), texts())
     assert torch.equal(before, made(0))
     assert torch.equal(after, made(1))
 
 
 def test_the_same_predictions_are_at_no_distance():
-    found = standing(Predictions(made(0)), Predictions(made(0)), *texts())
+    found = standing(Predictions(made(0)), Predictions(made(0)), texts())
     assert found.divergence[0].abs().max() == 0
     assert torch.equal(*found.agreement)
 
@@ -125,17 +114,17 @@ def test_the_same_predictions_are_at_no_distance():
 def test_tokens_that_both_rule_out_cost_nothing():
     before, after = made(0), made(1)
     before[..., 30:] = after[..., 30:] = -math.inf
-    ids, keep = texts()
-    found = check(before, after, ids.clamp(max=29), keep)
+    ids = texts()
+    found = check(before, after, ids.clamp(max=29))
     assert found.divergence[0].isfinite().all()
 
 
 def test_a_token_that_only_the_second_rules_out_is_infinitely_far():
     before, after = made(0), made(1)
     after[1, 4, 0] = -math.inf
-    ids, keep = texts()
+    ids = texts()
     ids[1, 5] = 0
-    found = check(before, after, ids, keep)
+    found = check(before, after, ids)
     assert found.divergence[0][:, 0].isinf().tolist() == found.loss[0][:, 0].isinf().tolist() == [False, True]
 
 
@@ -144,36 +133,24 @@ def test_a_token_that_only_the_second_rules_out_is_infinitely_far():
 def test_a_logit_that_is_no_number_leaves_its_window_without_figures(value, side):
     both = made(0), made(1)
     both[side][1, 4, 3] = value
-    found = standing(Predictions(both[0]), Predictions(both[1]), *texts())
+    found = standing(Predictions(both[0]), Predictions(both[1]), texts())
     assert found.divergence[0].isnan().flatten().tolist() == [False, True]
     assert found.agreement[0].isnan().flatten().tolist() == [False, True]
-    ids, keep = texts()
+    ids = texts()
     ids[1, 5] = 3
-    assert losses(Predictions(both[side]), ids, keep)[0].isnan().flatten().tolist() == [False, True]
-
-
-def test_padding_may_predict_anything():
-    before, after = made(0), made(1)
-    ids, keep = texts()
-    wanted = check(before, after, ids, keep)
-    for each in (before, after):
-        each[~keep] = math.nan
-    found = standing(Predictions(before), Predictions(after), ids, keep)
-    assert torch.equal(found.loss[0], wanted.loss[0])
-    assert torch.equal(found.divergence[0], wanted.divergence[0])
-    assert torch.equal(found.agreement[0], wanted.agreement[0])
+    assert losses(Predictions(both[side]), ids)[0].isnan().flatten().tolist() == [False, True]
 
 
 def test_a_window_of_one_token_predicts_nothing():
-    ids, keep = torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool)
-    found = standing(Predictions(made(0, positions=1)), Predictions(made(1, positions=1)), ids, keep)
+    ids = torch.zeros(2, 1, dtype=torch.int64)
+    found = standing(Predictions(made(0, positions=1)), Predictions(made(1, positions=1)), ids)
     for total, count in (found.loss, found.divergence, found.agreement):
         assert total.tolist() == count.tolist() == [[0], [0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_logits_in_half_precision_are_read_in_single(dtype):
-    check(made(0).to(dtype).float(), made(1).to(dtype).float(), *texts())
-    half = standing(Predictions(made(0).to(dtype)), Predictions(made(1).to(dtype)), *texts())
-    exact = standing(Predictions(made(0).to(dtype).float()), Predictions(made(1).to(dtype).float()), *texts())
+    check(made(0).to(dtype).float(), made(1).to(dtype).float(), texts())
+    half = standing(Predictions(made(0).to(dtype)), Predictions(made(1).to(dtype)), texts())
+    exact = standing(Predictions(made(0).to(dtype).float()), Predictions(made(1).to(dtype).float()), texts())
     assert torch.equal(half.divergence[0], exact.divergence[0])
