@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from sinkscope.errors import ModelNotFoundError
-from sinkscope.models.contents import ADAPTER, adapter_refusal, chosen_gguf, is_adapter, require_config
+from sinkscope.models.contents import ADAPTER, adapter_refusal, chosen_gguf, is_adapter, require_config, require_unsplit
 from sinkscope.models.redacting import without_secrets
 
 VARIABLE = "SINKSCOPE_MODEL"
@@ -93,6 +93,7 @@ def _directory(path: Path, gguf_file: str | None) -> Source:
 def _gguf(path: Path) -> Source:
     if path.suffix != ".gguf":
         raise ModelNotFoundError(f"{path} is not a .gguf file: give the directory of the model, or a GGUF file")
+    require_unsplit(path.name)
     return Source("gguf", path.stem, path=_checked(path).resolve())
 
 
