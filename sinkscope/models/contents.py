@@ -10,16 +10,15 @@ from sinkscope.errors import ModelNotFoundError
 ADAPTER = "adapter_config.json"
 """What makes a folder without a config.json an adapter."""
 
+UNAPPLIED = {"subfolder": ADAPTER}
+"""Where transformers is told to look for an adapter: below a file, where there is none.
+
+Otherwise it applies one that lies beside a model's weights where `peft` is installed, and none where it is not.
+"""
+
 _TALK = {".json", ".txt", ".model", ".jinja", ".tiktoken"}
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-_TOKENIZERS = {
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-}
 
 
 def chosen_gguf(names: Iterable[str], gguf_file: str | None, where: str) -> str | None:
@@ -83,9 +82,29 @@ def require_config(names: Iterable[str], where: str) -> None:
         raise ModelNotFoundError(f"{where} without a config.json: give a model in the transformers format")
 
 
-def has_tokenizer(names: Iterable[str]) -> bool:
-    """Whether any of the names is a tokenizer's vocabulary."""
-    return any(name in _TOKENIZERS or name.endswith(".tiktoken") for name in names)
+def left_out(names: Iterable[str]) -> list[str]:
+    """The note about an adapter beside the weights of a whole model, which many have already been merged into."""
+    if ADAPTER not in set(names):
+        return []
+    note = (
+        f"the adapter of {ADAPTER} is not applied to the weights beside it: merge it (merge_and_unload) to measure it"
+    )
+    return [note]
+
+
+def require_content(directory: Path, names: Iterable[str], where: str, remedy: str) -> None:
+    """Raise ModelNotFoundError if one of the files is the pointer that Git LFS puts in a file's place."""
+    pointer = next((name for name in sorted(names) if is_pointer(directory / name)), None)
+    if pointer is not None:
+        raise ModelNotFoundError(f"{where}: {pointer} is a Git LFS pointer and not the file itself: {remedy}")
+
+
+def is_pointer(path: Path) -> bool:
+    """Whether a file holds a few lines about a large file instead of its content."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_POINTER)) == _POINTER
 
 
 def wanted(names: Iterable[str], weights: Iterable[str], *, code: bool) -> list[str]:

@@ -23,7 +23,7 @@ from transformers import (
 from sinkscope.errors import ModelNotFoundError, UnsupportedModelError
 from sinkscope.models import cache
 from sinkscope.models.bars import bar
-from sinkscope.models.contents import split_refusal
+from sinkscope.models.contents import UNAPPLIED, split_refusal
 from sinkscope.models.failures import first_line
 from sinkscope.models.hyperparameters import set_hyperparameters
 from sinkscope.models.rotary import FACTORS, set_rotary
@@ -77,7 +77,7 @@ def read(path: Path, progress: Progress) -> Converted:
             notes = _complete(config, metadata, path)
             tokenizer = AutoTokenizer.from_pretrained(**where)
             raw, info = AutoModelForCausalLM.from_pretrained(
-                **where, config=config, dtype=torch.float32, output_loading_info=True
+                **where, config=config, dtype=torch.float32, output_loading_info=True, adapter_kwargs=UNAPPLIED
             )
         except (
             ValueError,
