@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tokenizers.pre_tokenizers import ByteLevel
+from gguf_files import byte_level_tokens, sentencepiece_tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers import modeling_gguf_pytorch_utils as loader
 
@@ -43,7 +43,7 @@ def write_gguf(path, arch="llama", **caps):
     writer.add_key_length(WIDTH // HEADS)
     for cap, value in caps.items():
         writer.add_float32(f"{arch}.{cap}", value)
-    vocabulary = (_byte_level_tokens if arch == "llama" else _sentencepiece_tokens)(writer)
+    vocabulary = (byte_level_tokens if arch == "llama" else sentencepiece_tokens)(writer)
     for name, shape in _shapes(arch, vocabulary).items():
         seed = np.random.default_rng(len(name) * 31 + sum(name.encode()))
         # Large queries and keys give scores that a soft cap can be seen on.
@@ -54,32 +54,6 @@ def write_gguf(path, arch="llama", **caps):
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def _byte_level_tokens(writer):
-    letters = sorted(ByteLevel.alphabet())
-    tokens = ["<|end|>", *letters, "th", "the"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] + [1] * (len(tokens) - 1))
-    writer.add_token_merges(["t h", "th e"])
-    writer.add_eos_token_id(0)
-    writer.add_bos_token_id(0)
-    return len(tokens)
-
-
-def _sentencepiece_tokens(writer):
-    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a"]
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(pieces)
-    writer.add_token_scores([0.0] * 260 + [-1.0, -2.0, -3.0, -4.0])
-    writer.add_token_types([3, 3, 3, 2] + [6] * 256 + [1] * 4)
-    writer.add_pad_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_bos_token_id(2)
-    writer.add_unk_token_id(3)
-    writer.add_add_bos_token(True)
-    return len(pieces)
 
 
 def _shapes(arch, vocabulary):
@@ -161,11 +135,6 @@ def test_a_soft_cap_that_transformers_loses_is_taken_from_the_file(tmp_path):
     assert capped.model.config._attn_implementation == "eager"
     assert (logits(capped.model) - logits(plain.model)).abs().max() > 1e-3
     assert any("attn_logit_softcapping is 2" in note for note in load(tmp_path / "capped.gguf").origin["notes"])
-
-
-def test_a_soft_cap_that_the_class_cannot_apply_is_told(tmp_path):
-    loaded = load(write_gguf(tmp_path / "model.gguf", "llama", attn_logit_softcapping=2.0))
-    assert any("is not applied" in note for note in loaded.origin["notes"])
 
 
 def test_a_dtype_can_be_asked_for(tiny):

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from sinkscope.errors import UnknownNameError
 from sinkscope.progress import Progress
 
-VERSION = 1
+VERSION = 2
 """Raised whenever the converter writes something else for the same file."""
 
 _RECORD = "entry.json"

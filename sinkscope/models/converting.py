@@ -9,6 +9,7 @@ from typing import Any
 
 import gguf
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -22,10 +23,13 @@ from transformers import (
 from sinkscope.errors import ModelNotFoundError, UnsupportedModelError
 from sinkscope.models import cache
 from sinkscope.models.bars import bar
+from sinkscope.models.contents import UNAPPLIED, split_refusal
 from sinkscope.models.failures import first_line
+from sinkscope.models.hyperparameters import set_hyperparameters
+from sinkscope.models.rotary import FACTORS, set_rotary
+from sinkscope.models.tensors import refuse_unused, require_used, set_by_tensors
 from sinkscope.progress import Progress
 
-_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _SAMPLE = "The 1st line,\n\n\t2. \u201cand\u201d  the next \u2014 \u00e9\u4e2d\U0001f600."
 
 
@@ -66,18 +70,27 @@ def read(path: Path, progress: Progress) -> Converted:
     with _parsed_once(), _told(progress):
         progress("reading the GGUF header", 0, None)
         metadata = _metadata(path)
+        _require_whole(path, metadata)
         where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
         try:
             config = AutoConfig.from_pretrained(**where)
-            notes = _restore_caps(config, metadata)
+            notes = _complete(config, metadata, path)
             tokenizer = AutoTokenizer.from_pretrained(**where)
             raw, info = AutoModelForCausalLM.from_pretrained(
-                **where, config=config, dtype=torch.float32, output_loading_info=True
+                **where, config=config, dtype=torch.float32, output_loading_info=True, adapter_kwargs=UNAPPLIED
             )
-        except (ValueError, KeyError, NotImplementedError, TypeError, AttributeError) as error:
+        except (
+            ValueError,
+            KeyError,
+            NotImplementedError,
+            TypeError,
+            AttributeError,
+            StrictDataclassError,
+        ) as error:
             raise UnsupportedModelError(
                 f"{path} cannot be loaded by transformers: {first_line(error)}; use the original checkpoint"
             ) from error
+    refuse_unused(config, info["unexpected_keys"])
     if info["missing_keys"]:
         raise ModelNotFoundError(f"{path} lacks the weights of {min(info['missing_keys'])}: use another file")
     if metadata.get("tokenizer.ggml.add_bos_token") and not tokenizer("").input_ids:
@@ -113,25 +126,39 @@ def _told(progress: Progress) -> Iterator[None]:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
+    """What the header says, without the lists that make up a vocabulary."""
     try:
         fields = gguf.GGUFReader(str(path)).fields
-        return {name: field.contents() for name, field in fields.items() if len(field.data) == 1}
+        return {
+            name: field.contents()
+            for name, field in fields.items()
+            if len(field.data) == 1 or not name.startswith("tokenizer.")
+        }
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
         raise ModelNotFoundError(f"{path} is damaged or cut short ({first_line(error)}): download it again") from error
 
 
-def _restore_caps(config: Any, metadata: dict[str, Any]) -> list[str]:
-    """Set the soft caps that transformers' GGUF loader leaves at the class's default; what was done."""
-    notes = []
-    for cap in _CAPS:
-        value = metadata.get(f"{metadata.get('general.architecture')}.{cap}")
-        if value is None:
-            continue
-        if not hasattr(config, cap):
-            notes.append(f"the file's {cap} of {value:g} is not applied: {type(config).__name__} has none")
-        elif getattr(config, cap) != value:
-            notes.append(f"{cap} is {value:g}, from the file; transformers' default was {getattr(config, cap)}")
-            setattr(config, cap, value)
+def _require_whole(path: Path, metadata: dict[str, Any]) -> None:
+    """Raise ModelNotFoundError for one part of several, under whatever name."""
+    parts = int(metadata.get("split.count", 1))
+    if parts > 1:
+        raise split_refusal(path.name, int(metadata.get("split.no", 0)) + 1, parts)
+
+
+def _complete(config: Any, metadata: dict[str, Any], path: Path) -> list[str]:
+    """Give a configuration all that its file says and that transformers' loader drops; what was changed.
+
+    Raises UnsupportedModelError with what cannot be applied.
+    """
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(str(path)).tensors}
+    factors = {
+        name: torch.from_numpy(gguf.dequantize(tensors[name].data, tensors[name].tensor_type).copy())
+        for name in FACTORS
+        if name in tensors
+    }
+    notes = set_hyperparameters(config, metadata) + set_rotary(config, metadata, factors)
+    notes += set_by_tensors(config, tensors)
+    require_used(config, str(metadata.get("general.architecture")), tensors)
     return notes
 
 

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.errors import ModelNotFoundError, UnknownNameError, UnsupportedModelError
 from sinkscope.models import cache, hub
 from sinkscope.models.bars import heard
-from sinkscope.models.contents import has_tokenizer
+from sinkscope.models.contents import UNAPPLIED, left_out, require_content, wanted
 from sinkscope.models.failures import AGAIN, one_line
 from sinkscope.models.finding import find
+from sinkscope.models.implementation import without_fused_attention
 from sinkscope.models.snapshots import Request, cached_folder
+from sinkscope.models.tokenizer import tokenizer_of
 from sinkscope.models.weights import files_in, lacking, weight_files
 from sinkscope.progress import Progress, silent
 
@@ -122,6 +124,7 @@ def _from_disk(name: str, path: Path, notes: tuple[str, ...], progress: Progress
     """A directory as it is, or the converted form of a GGUF file."""
     if path.is_dir():
         return _Place(name, AGAIN, path, None, {"revision": None, "sha256": None}, notes)
+    require_content(path.parent, [path.name], name, "download it again")
     sha256 = cache.digest(path, progress)
     facts: dict[str, object] = {"revision": None, "sha256": sha256}
     made = cache.lookup(sha256)
@@ -144,6 +147,10 @@ def _opened(place: _Place, how: _How) -> tuple[_Pair, list[str]]:
     directory = Path(str(place.directory))
     names = files_in(directory)
     weights = weight_files(names, place.name, allow_pickle=how.allow_pickle)
+    pull = f"run `git lfs pull` in {directory}"
+    # A pointer in place of a file that is not opened, as pickles beside safetensors are, does no harm.
+    needed = wanted(names, weights, code=how.trust_remote_code)
+    require_content(directory, needed, place.name, pull if place.again == AGAIN else place.again)
     missing = lacking(directory, place.name, allow_pickle=how.allow_pickle)
     if missing is not None:
         raise ModelNotFoundError(
@@ -153,21 +160,24 @@ def _opened(place: _Place, how: _How) -> tuple[_Pair, list[str]]:
     model, notes = _model(directory, place.name, how, pickled=bool(pickled))
     if pickled:
         notes.append(f"the weights are pickled ({pickled[0]}{', …' if pickled[1:] else ''}): tensors only were read")
-    if not has_tokenizer(names):
-        return (model, None), [*notes, "there is no tokenizer: only token ids can be measured, not text"]
-    options = {"trust_remote_code": how.trust_remote_code, "local_files_only": how.local_files_only}
-    return (model, AutoTokenizer.from_pretrained(directory, **options)), notes
+    tokenizer, more = tokenizer_of(
+        directory, names, trust_remote_code=how.trust_remote_code, local_files_only=how.local_files_only
+    )
+    return (model, tokenizer), [*left_out(names), *notes, *more]
 
 
 def _model(directory: Path, name: str, how: _How, *, pickled: bool) -> tuple[PreTrainedModel, list[str]]:
     # A map of one device loads straight onto it, without a copy in main memory first.
     device_map = how.device_map or (None if how.device == "cpu" else how.device)
+    options = {"trust_remote_code": how.trust_remote_code, "local_files_only": how.local_files_only}
+    config, replaced = without_fused_attention(directory, options)
     model, info = AutoModelForCausalLM.from_pretrained(
         directory,
         dtype=how.dtype,
         device_map=device_map,
-        trust_remote_code=how.trust_remote_code,
-        local_files_only=how.local_files_only,
+        **options,
+        **({} if config is None else {"config": config}),
+        adapter_kwargs=UNAPPLIED,
         use_safetensors=not pickled,
         weights_only=True,
         output_loading_info=True,
@@ -180,7 +190,7 @@ def _model(directory: Path, name: str, how: _How, *, pickled: bool) -> tuple[Pre
         )
     unused = sorted(info["unexpected_keys"])
     notes = [f"{len(unused)} tensors of the checkpoint are not used ({unused[0]}, …)"] if unused else []
-    return model.eval(), notes + _keep_cap(model)
+    return model.eval(), replaced + notes + _keep_cap(model)
 
 
 def _keep_cap(model: PreTrainedModel) -> list[str]:
