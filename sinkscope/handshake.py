@@ -20,7 +20,8 @@ from sinkscope.forward import evaluating, logits
 from sinkscope.inside import probed_inside
 from sinkscope.normalizers import NORMALIZERS
 from sinkscope.predictions import can_be_chunked
-from sinkscope.probe import Handler, Probe, probed, refuse_compiled, served
+from sinkscope.probe import probed, refuse_compiled, served
+from sinkscope.probing import Handler, Probe
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""
