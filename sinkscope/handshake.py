@@ -3,7 +3,7 @@
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,9 +19,9 @@ from sinkscope.errors import NothingObservedError, UnsupportedModelError
 from sinkscope.forward import evaluating, logits
 from sinkscope.inside import probed_inside
 from sinkscope.normalizers import NORMALIZERS
+from sinkscope.outside import Outside, Seam
 from sinkscope.predictions import can_be_chunked
 from sinkscope.probe import probed, refuse_compiled, served
-from sinkscope.probing import Handler, Probe
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""
@@ -34,9 +34,6 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, tor
 
 FAULTS = (ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
 """What a model's own code raises where it is wrong; running out of memory is none of these."""
-
-Seam = Callable[[PreTrainedModel, Handler], AbstractContextManager[Probe]]
-"""Where a model's attention calls can be seen and replaced: `probed`, or `probed_inside` for some modules."""
 
 
 @dataclass
@@ -129,7 +126,7 @@ def _seen(
     model: PreTrainedModel, ids: Int[Tensor, "batch position"], keep: Bool[Tensor, "batch position"]
 ) -> tuple[Handshake, Tensor]:
     """The calls that a forward makes, where they can be seen, and its logits."""
-    found = Handshake()
+    found, outside = Handshake(), Outside(model, ids.shape[1])
 
     def see(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
         reason = not_of_tokens(call, ids.shape[1])
@@ -138,16 +135,22 @@ def _seen(
             found.shows_values = found.shows_values and not isinstance(call, Given)
         else:
             found.left_out[site.name] = reason
-        return own()
+        return outside.aside(own)
 
     try:
-        with probed(model, see):
-            return found, logits(model, ids, keep)
-    except NothingObservedError:
-        found.inside = True
-    try:
-        with probed_inside(model, see) as probe:
+        with probed(model, see), outside.watched():
             observed = logits(model, ids, keep)
+        if reason := outside.missing(ids, probed):
+            raise _unsupported(model, reason)
+    except NothingObservedError:
+        found.inside, outside.found = True, {}
+    else:
+        return found, observed
+    try:
+        with probed_inside(model, see) as probe, outside.watched():
+            observed = logits(model, ids, keep)
+        if reason := outside.missing(ids, probed_inside):
+            raise _unsupported(model, reason)
     except NothingObservedError:
         reason = "none of its layers uses transformers' attention interface, softmax, or torch's fused attention"
         raise _unsupported(model, reason) from None

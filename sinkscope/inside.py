@@ -6,9 +6,9 @@ No function is replaced, and nothing is put on a module, so no other model, thre
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ def probed_inside(model: PreTrainedModel, handler: Handler, modules: Collection[
     """
     with opened(model, handler) as probe, served(model):
         seam = _Seam(probe)
-        with running_under(Substitutes(seam.softmax, seam.fused), model, modules):
+        with running_under(dict.fromkeys(SOFTMAX, seam.softmax) | {FUSED: seam.fused}, model, modules):
             yield probe
 
 
@@ -47,13 +47,8 @@ Running = tuple[nn.Module, int | None]
 Substitute = Callable[[Running, Callable[[], Tensor], tuple[Any, ...], dict[str, Any]], Tensor]
 """Called as substitute(running, own, args, kwargs) in place of a torch function; own() calls it as the module does."""
 
-
-@dataclass(frozen=True)
-class Substitutes:
-    """What takes the place of the functions that a module may weigh by."""
-
-    softmax: Substitute
-    fused: Substitute
+Substitutes = Mapping[Callable[..., Any], Substitute]
+"""What takes the place of which torch functions."""
 
 
 @contextmanager
@@ -98,11 +93,10 @@ class _Mode(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        if function in SOFTMAX or function is FUSED:
-            substitutes, running = self.inside.substitutes, self.inside.threads.running[-1]
-            substitute = substitutes.fused if function is FUSED else substitutes.softmax
-            return substitute(running, lambda: function(*args, **named), args, named)
-        return function(*args, **named)
+        substitute = self.inside.substitutes.get(function)
+        if substitute is None:
+            return function(*args, **named)
+        return substitute(self.inside.threads.running[-1], lambda: function(*args, **named), args, named)
 
 
 class _Seam:
