@@ -16,21 +16,25 @@ from sinkscope.attention import Call, Site, dense
 from sinkscope.attention.given import Given
 from sinkscope.attention.swap import PLAIN, Swap
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
+from sinkscope.finite import fault
 from sinkscope.forward import evaluating, logits
 from sinkscope.inside import probed_inside
-from sinkscope.normalizers import NORMALIZERS
-from sinkscope.outside import Outside, Seam
+from sinkscope.normalizers import Normalizer
+from sinkscope.outside import Outside, Seam, not_of_tokens
 from sinkscope.predictions import can_be_chunked
 from sinkscope.probe import probed, refuse_compiled, served
+from sinkscope.rounding import is_rounding
+from sinkscope.tolerances import TOLERANCES, difference
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""
 
-ANOTHER = Swap(NORMALIZERS["softmax1"])
-"""A swap that has to make a difference, and to which a constant added to all scores makes one."""
-
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-"""Largest accepted difference, relative to the largest value: rounding in the model's own dtype."""
+NOTHING = Swap(
+    Normalizer(
+        name="nothing", function=torch.zeros_like, summary="no weight", formula="w = 0", source="here", published=False
+    )
+)
+"""A swap that has to make a difference, however large or even the scores are."""
 
 FAULTS = (ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
 """What a model's own code raises where it is wrong; running out of memory is none of these."""
@@ -70,6 +74,8 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
         native = _native(model, ids, keep)
         if modules != set(model.modules()):
             raise _unsupported(model, "its first forward exchanges some of its modules for others")
+        if reason := fault(model, ids, keep, native):
+            raise _unsupported(model, reason)
         found, observed = _seen(model, ids, keep)
         if not found.sites:
             name, reason = next(iter(found.left_out.items()))
@@ -83,7 +89,9 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
             _swap_inside(model, ids, replaced, found)
     found.chunked = can_be_chunked(model, ids, native)
     found.delta = difference(replaced, native)
-    if not found.delta <= TOLERANCES[native.dtype] and not _is_routing(model, ids, native, found):
+    if not found.delta <= TOLERANCES[native.dtype] and not is_rounding(
+        model, ids, found.seam, native.dtype, found.delta
+    ):
         raise _unsupported(model, f"its layers do more than softmax attention (relative difference {found.delta:.1e})")
     return found
 
@@ -100,26 +108,6 @@ def _native(
         where = [names[id(each)] for each in frames if id(each) in names]
         fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise _unsupported(model, f"its own code fails in {where[-1] if where else 'its forward'} ({fault})") from error
-
-
-def _is_routing(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake) -> bool:
-    """Whether only rounding in half precision tells the logits apart: each layer's output is the one we give.
-
-    A router of experts near a tie makes a large difference of the last bit of its input.
-    """
-    if native.dtype not in (torch.float16, torch.bfloat16):
-        return False
-    far = []
-
-    def compare(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
-        output = own()
-        if not_of_tokens(call, ids.shape[1]) is None:
-            far.append(difference(dense.attend(call), output))
-        return output
-
-    with served(model), found.seam(model, compare):
-        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
-    return all(each <= TOLERANCES[native.dtype] for each in far)
 
 
 def _seen(
@@ -186,8 +174,8 @@ def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nat
     def check(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
         output = own()
         weights = output.transpose(1, 2) if isinstance(call, Given) else PLAIN.weigh(call).weights
-        if fault := _fault(weights, TOLERANCES[native.dtype]):
-            raise _unsupported(model, f"the weights of {site.name} {fault}")
+        if reason := _fault(weights, TOLERANCES[native.dtype]):
+            raise _unsupported(model, f"the weights of {site.name} {reason}")
         seen.append(weights)
         return output
 
@@ -222,12 +210,30 @@ def _unmarked(model: PreTrainedModel) -> Iterator[None]:
 
 def _swap_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], plain: Tensor, found: Handshake) -> None:
     """Refuse a model unless other weights give other logits, and note whether its scores are anchored."""
-    moved = _swapped(model, ids, ANOTHER, found.seam)
-    if torch.equal(plain, moved):
+    if torch.equal(plain, _swapped(model, ids, NOTHING, found.seam)):
         raise _unsupported(model, "its logits do not depend on the weights that were seen")
     some = max(1, ids.shape[1] // 2)
-    shorter = _swapped(model, ids[:, :some], ANOTHER, found.seam)
-    found.anchored = difference(shorter, moved[:, :some]) <= TOLERANCES[plain.dtype]
+    whole, part = (_scores(model, each, found.seam) for each in (ids, ids[:, :some]))
+    allowed = TOLERANCES[plain.dtype]
+    found.anchored = all(
+        difference(short, long[..., :some, :some]) <= allowed for short, long in zip(part, whole, strict=True)
+    )
+
+
+def _scores(
+    model: PreTrainedModel, ids: Int[Tensor, "batch position"], seam: Seam
+) -> list[Float[Tensor, "batch head query key"]]:
+    """Every layer's scores, -inf at hidden keys."""
+    found = []
+
+    def see(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
+        if not_of_tokens(call, ids.shape[1]) is None:
+            found.append(call.scores())
+        return own()
+
+    with seam(model, see):
+        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+    return found
 
 
 def _fault(weights: Float[Tensor, "batch head query key"], tolerance: float) -> str | None:
@@ -237,12 +243,6 @@ def _fault(weights: Float[Tensor, "batch head query key"], tolerance: float) -> 
     if not bool((weights >= 0).all() & (weights <= 1 + tolerance).all() & (weights.sum(-1) <= 1 + tolerance).all()):
         return "are not in [0, 1], or add up to more than 1"
     return None
-
-
-def not_of_tokens(call: Call, tokens: int) -> str | None:
-    """Why a call is not attention from each token to the tokens, or None if it is."""
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    return None if queries == keys == tokens else f"{queries} queries on {keys} keys for {tokens} tokens"
 
 
 def agreement(
@@ -262,12 +262,6 @@ def agreement(
         ours = dense.attend(call.rows(start, stop))
         found.append(difference(torch.where(rows, ours, 0), torch.where(rows, output[:, start:stop], 0)))
     return float(torch.tensor(found).max())  # unlike Python's max, it never loses a NaN
-
-
-def difference(ours: Float[Tensor, "*shape"], theirs: Float[Tensor, "*shape"]) -> float:
-    """max|ours - theirs| ÷ max|theirs|; NaN where either has one."""
-    largest = theirs.float().abs().max()
-    return float((ours.float() - theirs.float()).abs().max() / largest.clamp(min=1e-30))
 
 
 def _unsupported(model: PreTrainedModel, reason: str) -> UnsupportedModelError:

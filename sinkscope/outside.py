@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sinkscope.attention import Call
 from sinkscope.forward import logits
 from sinkscope.inside import FUSED, SOFTMAX, Running, Substitute, running_under
 from sinkscope.probing import Handler, Probe
@@ -100,3 +101,9 @@ class Outside:
     def _note(self, running: Running) -> None:
         if not getattr(self.threads, "aside", False):
             self.found[self.names[running[0]]] = None
+
+
+def not_of_tokens(call: Call, tokens: int) -> str | None:
+    """Why a call is not attention from each token to the tokens, or None if it is."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    return None if queries == keys == tokens else f"{queries} queries on {keys} keys for {tokens} tokens"

@@ -18,8 +18,10 @@ from transformers.pytorch_utils import Conv1D
 from sinkscope.attention import Call, Site
 from sinkscope.attention.given import Given
 from sinkscope.forward import logits
-from sinkscope.handshake import TOKENS, TOLERANCES, Handshake, difference, not_of_tokens
+from sinkscope.handshake import TOKENS, Handshake
 from sinkscope.module_calls import intercepted
+from sinkscope.outside import not_of_tokens
+from sinkscope.tolerances import TOLERANCES, difference
 
 
 @dataclass(frozen=True, eq=False)
