@@ -12,12 +12,16 @@ from sinkscope.attention import Call, Question, Site
 from sinkscope.attention.paths import Path, attend, attend_and_reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.handshake import TOLERANCES, Handshake, difference, not_of_tokens
+from sinkscope.finite import advice, undefined
+from sinkscope.handshake import Handshake
 from sinkscope.observe import Batches
+from sinkscope.outside import not_of_tokens
 from sinkscope.patch import Plan, check_heads
 from sinkscope.predictions import Predictions, losses, predict, standing
 from sinkscope.progress import Progress
 from sinkscope.record import Layer, Numbers, Record
+from sinkscope.rounding import widened
+from sinkscope.tolerances import difference, tolerance
 
 EXPLAINED_BY_LSE = ("softmax1", "softmax_n", "sink_logit")
 """The normalizers whose effect is a function of each row's log-sum-exp alone."""
@@ -90,7 +94,12 @@ def _identity(
     ours = Predictions(plain.states[: ids.shape[0]], plain.head)
     kl, scored = standing(native, ours, ids).divergence
     delta = difference(ours.states, native.states)
-    if not delta <= TOLERANCES[native.states.dtype]:
+    dtype = native.states.dtype
+    if undefined(native.states):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be compared: its output is not finite over this text: {advice(dtype)}"
+        )
+    if not delta <= tolerance(dtype) and not delta <= widened(model, ids, shown.seam, dtype):
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be compared: over this text its layers do more than softmax attention "
             f"(our own softmax changes its output by {delta:.1e}, relative to the largest)"

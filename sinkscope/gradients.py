@@ -1,6 +1,6 @@
 """How much each position's input matters for the loss: gradient norms at the model's embeddings."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from sinkscope.accumulate import influences, ratio, standard_error
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.forward import embedding, evaluating
 from sinkscope.model_state import restored
+from sinkscope.module_calls import intercepted
 
 
 def gradient_norms(
@@ -82,9 +83,10 @@ def _leaf(model: PreTrainedModel, tokens: int) -> Iterator[list[Tensor]]:
     """Cut the graph behind the token embedding while the block runs: the list gets what takes its place."""
     leaves: list[Tensor] = []
 
-    def cut(_: nn.Module, __: Any, output: Any) -> Tensor | None:
+    def cut(_: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = call(*args, **kwargs)
         if not isinstance(output, Tensor) or output.shape[:-1] != (1, tokens):
-            return None
+            return output
         leaves.append(output.detach().requires_grad_())
         # Layers may change their input in place, which a leaf forbids.
         return leaves[-1].clone()
@@ -95,11 +97,8 @@ def _leaf(model: PreTrainedModel, tokens: int) -> Iterator[list[Tensor]]:
         module = None
     if not isinstance(module, nn.Module):
         raise _unreachable(model, "cannot be found")
-    handle = module.register_forward_hook(cut)
-    try:
+    with intercepted([module], cut):
         yield leaves
-    finally:
-        handle.remove()
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """Before a model is measured, it is shown that what would be measured is what the model computes."""
 
-import traceback
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,31 +13,27 @@ from transformers import PreTrainedModel
 from sinkscope.attention import Call, Site, dense
 from sinkscope.attention.given import Given
 from sinkscope.attention.swap import PLAIN, Swap
-from sinkscope.errors import NothingObservedError, UnsupportedModelError
-from sinkscope.forward import embedding, evaluating, logits, prefill
+from sinkscope.errors import NothingObservedError
+from sinkscope.forward import evaluating, logits
+from sinkscope.handed_over import NOT_CAUSAL, changed_by_neighbours, native_logits, sees_later, switched, unsupported
 from sinkscope.inside import probed_inside
 from sinkscope.model_state import restored
-from sinkscope.normalizers import NORMALIZERS
+from sinkscope.normalizers import Normalizer
+from sinkscope.outside import Outside, Seam, not_of_tokens
 from sinkscope.predictions import can_be_chunked
-from sinkscope.probe import SERVED, Handler, Probe, implementation, probed, refuse_compiled, served
+from sinkscope.probe import probed, refuse_compiled, served
+from sinkscope.rounding import is_rounding
+from sinkscope.tolerances import TOLERANCES, difference
 
 TOKENS = 17
 """A prime, so that nothing that is blocked or grouped can fit by chance."""
 
-ANOTHER = Swap(NORMALIZERS["softmax1"])
-"""A swap that has to make a difference, and to which a constant added to all scores makes one."""
-
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-"""Largest accepted difference, relative to the largest value: rounding in the model's own dtype."""
-
-NOT_CAUSAL = "are not causal: a token attends to later ones (a decoder of this kind may want is_decoder=True)"
-"""What is wrong with weights on later keys: half of them would be called sinks, and the loss no perplexity."""
-
-FAULTS = (ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
-"""What a model's own code raises where it is wrong; running out of memory is none of these."""
-
-Seam = Callable[[PreTrainedModel, Handler], AbstractContextManager[Probe]]
-"""Where a model's attention calls can be seen and replaced: `probed`, or `probed_inside` for some modules."""
+NOTHING = Swap(
+    Normalizer(
+        name="nothing", function=torch.zeros_like, summary="no weight", formula="w = 0", source="here", published=False
+    )
+)
+"""A swap that has to make a difference, however large or even the scores are."""
 
 
 @dataclass
@@ -78,115 +72,38 @@ def handshake(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Han
     """
     refuse_compiled(model)  # before a forward that might spend minutes on compiling
     window, ids = ids[:1], ids[:1, :TOKENS]
-    native = _native(model, ids)
-    switched = _switched(model, window)
+    native = native_logits(model, ids)
+    other = switched(model, window)
     with served(model):
-        if switched is not None:
+        if other is not None:
             native = logits(model, ids)
         found, observed = _seen(model, ids)
         if not found.sites:
             name, reason = next(iter(found.left_out.items()))
-            raise _unsupported(model, f"none of its attention is from token to token ({name}: {reason})")
+            raise unsupported(model, f"none of its attention is from token to token ({name}: {reason})")
         if not torch.equal(native, observed):
-            raise _unsupported(model, "its logits change from one forward to the next, or under observation")
+            raise unsupported(model, "its logits change from one forward to the next, or under observation")
         if found.inside:
             _look_inside(model, ids, native, found)
         replaced = _swapped(model, ids, PLAIN, found.seam)
         if found.inside:
             _swap_inside(model, ids, replaced, found)
-        _check_neighbours(model, ids, native, found)
-    if switched is not None:
-        found.switched, found.switch_delta = switched
+    if other is not None:
+        found.switched, found.switch_delta = other
     found.chunked = can_be_chunked(model, ids, native)
     found.delta = difference(replaced, native)
-    if not found.delta <= TOLERANCES[native.dtype] and not _is_routing(model, ids, native, found):
-        raise _unsupported(model, f"its layers do more than softmax attention (relative difference {found.delta:.1e})")
-    return found
-
-
-def _switched(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> tuple[tuple[str, str], float] | None:
-    """The implementation of the model as handed over and the one that is observed, and how far their logits differ.
-
-    None where they are the same. Raises UnsupportedModelError where they give other logits: what would be measured is
-    then not what the caller's model computes.
-    """
-    own = implementation(model)
+    if not found.delta <= TOLERANCES[native.dtype] and not is_rounding(
+        model, ids, found.seam, native.dtype, found.delta
+    ):
+        raise unsupported(model, f"its layers do more than softmax attention (relative difference {found.delta:.1e})")
     with served(model):
-        other = implementation(model)
-        if own == other:
-            return None
-        observed = logits(model, ids)
-    native = _native(model, ids)
-    delta = difference(observed, native)
-    if not delta <= TOLERANCES[native.dtype]:
-        raise _unsupported(
-            model,
-            f"its attention implementation {own!r} gives other logits than {other!r}, under which it would be observed "
-            f"(relative difference {delta:.1e}): choose one of {' and '.join(SERVED)} with set_attn_implementation",
-        )
-    return (own, other), delta
-
-
-def _check_neighbours(
-    model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake
-) -> None:
-    """Note whether neighbours in a batch change a window, and refuse a model in which a later token changes it.
-
-    In half precision the latter is left to the weights: a router of experts near a tie turns rounding into a
-    difference.
-    """
-    other = ids.clone()
-    other[:, -1] = ids[:, 0] if bool(ids[0, -1] != ids[0, 0]) else (ids[:, -1] + 1) % embedding(model).shape[0]
-    together = logits(model, torch.cat([ids, other, ids.flip(-1)]))
-    found.alone = not difference(together[:1], native) <= TOLERANCES[native.dtype]
-    if native.dtype not in (torch.float32, torch.float64) or ids.shape[1] < 2:
-        return
-    changed = logits(model, other) if found.alone else together[1:2]
-    if not difference(changed[:, :-1], native[:, :-1]) <= TOLERANCES[native.dtype]:
-        raise _unsupported(model, "its logits at a token depend on later tokens")
-
-
-def _native(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position token"]:
-    """The logits without us; UnsupportedModelError, naming the module, where the model's own code fails."""
-    modules = set(model.modules())
-    try:
-        with restored(model):
-            native = prefill(model, ids)
-            exchanged = modules != set(model.modules())
-    except FAULTS as error:
-        names = {id(module): name for name, module in model.named_modules() if name}
-        frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-        where = [names[id(each)] for each in frames if id(each) in names]
-        fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise _unsupported(model, f"its own code fails in {where[-1] if where else 'its forward'} ({fault})") from error
-    if exchanged:
-        raise _unsupported(model, "its forward exchanges some of its modules for others")
-    return native
-
-
-def _is_routing(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake) -> bool:
-    """Whether only rounding in half precision tells the logits apart: each layer's output is the one we give.
-
-    A router of experts near a tie makes a large difference of the last bit of its input.
-    """
-    if native.dtype not in (torch.float16, torch.bfloat16):
-        return False
-    far = []
-
-    def compare(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
-        output = own()
-        if not_of_tokens(call, ids.shape[1]) is None:
-            far.append(difference(dense.attend(call), output))
-        return output
-
-    with served(model), found.seam(model, compare):
-        logits(model, ids)
-    return all(each <= TOLERANCES[native.dtype] for each in far)
+        found.alone = changed_by_neighbours(model, ids, native)
+    return found
 
 
 def _seen(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> tuple[Handshake, Tensor]:
     """The calls that a forward makes, where they can be seen, and its logits."""
-    found = Handshake()
+    found, outside = Handshake(), Outside(model, ids.shape[1])
 
     def see(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
         reason = not_of_tokens(call, ids.shape[1])
@@ -194,22 +111,28 @@ def _seen(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> tuple[H
             found.sites.append(site)
             found.shows_values = found.shows_values and not isinstance(call, Given)
             if not isinstance(call, Given) and sees_later(call):
-                raise _unsupported(model, f"the weights of {site.name} {NOT_CAUSAL}")
+                raise unsupported(model, f"the weights of {site.name} {NOT_CAUSAL}")
         else:
             found.left_out[site.name] = reason
-        return own()
+        return outside.aside(own)
 
     try:
-        with probed(model, see):
-            return found, logits(model, ids)
-    except NothingObservedError:
-        found.inside = True
-    try:
-        with probed_inside(model, see) as probe:
+        with probed(model, see), outside.watched():
             observed = logits(model, ids)
+        if reason := outside.missing(ids, probed):
+            raise unsupported(model, reason)
+    except NothingObservedError:
+        found.inside, outside.found = True, {}
+    else:
+        return found, observed
+    try:
+        with probed_inside(model, see) as probe, outside.watched():
+            observed = logits(model, ids)
+        if reason := outside.missing(ids, probed_inside):
+            raise unsupported(model, reason)
     except NothingObservedError:
         reason = "none of its layers uses transformers' attention interface, softmax, or torch's fused attention"
-        raise _unsupported(model, reason) from None
+        raise unsupported(model, reason) from None
     found.left_out |= dict.fromkeys(sorted(probe.unread), "not of queries and keys")
     found.seam = partial(probed_inside, modules=frozenset(site.name for site in found.sites))
     return found, observed
@@ -235,15 +158,15 @@ def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nat
     """
     for name, calls in Counter(site.name for site in found.sites).items():
         if calls > 1 or name in found.left_out:
-            raise _unsupported(model, f"{name} weighs more than once, and which of it is attention cannot be told")
+            raise unsupported(model, f"{name} weighs more than once, and which of it is attention cannot be told")
     # Two rows show whether heads and batch are told apart.
     both, seen = torch.cat([ids, ids.flip(-1)]), []
 
     def check(site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
         output = own()
         weights = output.transpose(1, 2) if isinstance(call, Given) else PLAIN.weigh(call).weights
-        if fault := _fault(weights, TOLERANCES[native.dtype]):
-            raise _unsupported(model, f"the weights of {site.name} {fault}")
+        if reason := _fault(weights, TOLERANCES[native.dtype]):
+            raise unsupported(model, f"the weights of {site.name} {reason}")
         seen.append(weights)
         return output
 
@@ -252,28 +175,41 @@ def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], nat
     if found.shows_values:
         return
     if not difference(returned.logits[:1], native) <= TOLERANCES[native.dtype]:
-        raise _unsupported(model, "its logits change when it is asked for its attention weights")
+        raise unsupported(model, "its logits change when it is asked for its attention weights")
     theirs = [each for each in returned.get("attentions") or () if each is not None]
     if len(theirs) != len(seen):
-        raise _unsupported(model, f"{len(seen)} of its layers call softmax and {len(theirs)} return their weights")
+        raise unsupported(model, f"{len(seen)} of its layers call softmax and {len(theirs)} return their weights")
     for site, ours, own in zip(found.sites, seen, theirs, strict=True):
         if own.shape != ours.shape or not difference(ours, own) <= TOLERANCES[native.dtype]:
-            raise _unsupported(model, f"{site.name} returns other weights than its softmax gives")
+            raise unsupported(model, f"{site.name} returns other weights than its softmax gives")
 
 
 def _swap_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], plain: Tensor, found: Handshake) -> None:
     """Refuse a model unless other weights give other logits, and note whether its scores are anchored."""
-    moved = _swapped(model, ids, ANOTHER, found.seam)
-    if torch.equal(plain, moved):
-        raise _unsupported(model, "its logits do not depend on the weights that were seen")
+    if torch.equal(plain, _swapped(model, ids, NOTHING, found.seam)):
+        raise unsupported(model, "its logits do not depend on the weights that were seen")
     some = max(1, ids.shape[1] // 2)
-    shorter = _swapped(model, ids[:, :some], ANOTHER, found.seam)
-    found.anchored = difference(shorter, moved[:, :some]) <= TOLERANCES[plain.dtype]
+    whole, part = (_scores(model, each, found.seam) for each in (ids, ids[:, :some]))
+    allowed = TOLERANCES[plain.dtype]
+    found.anchored = all(
+        difference(short, long[..., :some, :some]) <= allowed for short, long in zip(part, whole, strict=True)
+    )
 
 
-def sees_later(call: Call) -> bool:
-    """Whether a call from token to token puts any weight on a later key."""
-    return bool(PLAIN.weigh(call).weights.triu(1).any())
+def _scores(
+    model: PreTrainedModel, ids: Int[Tensor, "batch position"], seam: Seam
+) -> list[Float[Tensor, "batch head query key"]]:
+    """Every layer's scores, -inf at hidden keys."""
+    found = []
+
+    def see(_: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
+        if not_of_tokens(call, ids.shape[1]) is None:
+            found.append(call.scores())
+        return own()
+
+    with seam(model, see):
+        logits(model, ids)
+    return found
 
 
 def _fault(weights: Float[Tensor, "batch head query key"], tolerance: float) -> str | None:
@@ -283,12 +219,6 @@ def _fault(weights: Float[Tensor, "batch head query key"], tolerance: float) -> 
     if not bool((weights >= 0).all() & (weights <= 1 + tolerance).all() & (weights.sum(-1) <= 1 + tolerance).all()):
         return "are not in [0, 1], or add up to more than 1"
     return None
-
-
-def not_of_tokens(call: Call, tokens: int) -> str | None:
-    """Why a call is not attention from each token to the tokens, or None if it is."""
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    return None if queries == keys == tokens else f"{queries} queries on {keys} keys for {tokens} tokens"
 
 
 def agreement(call: Call, output: Float[Tensor, "batch query head value_width"]) -> float:
@@ -303,14 +233,3 @@ def agreement(call: Call, output: Float[Tensor, "batch query head value_width"])
         stop = min(start + 2, length)
         found.append(difference(dense.attend(call.rows(start, stop)), output[:, start:stop]))
     return float(torch.tensor(found).max())  # unlike Python's max, it never loses a NaN
-
-
-def difference(ours: Float[Tensor, "*shape"], theirs: Float[Tensor, "*shape"]) -> float:
-    """max|ours - theirs| ÷ max|theirs|; NaN where either has one."""
-    largest = theirs.float().abs().max()
-    return float((ours.float() - theirs.float()).abs().max() / largest.clamp(min=1e-30))
-
-
-def _unsupported(model: PreTrainedModel, reason: str) -> UnsupportedModelError:
-    name = f"{type(model).__name__} ({model.config.model_type})"
-    return UnsupportedModelError(f"{name} cannot be measured: {reason}")

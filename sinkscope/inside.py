@@ -2,12 +2,11 @@
 
 Layers that do not ask transformers' attention interface are watched by a torch function mode. It is active while an
 attention module of a probed model runs, in the thread that runs it, and sees the torch functions called meanwhile.
-No function is replaced, so no other model or thread can be affected.
+No function is replaced, and nothing is put on a module, so no other model, thread, copy or file can be affected.
 """
 
-import functools
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,9 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import Call
 from sinkscope.attention.given import given
-from sinkscope.probe import Handler, Probe, opened, served
+from sinkscope.module_calls import intercepted
+from sinkscope.probe import opened, served
+from sinkscope.probing import Handler, Probe
 
 SOFTMAX = frozenset({nn.functional.softmax, torch.softmax, torch.special.softmax, Tensor.softmax})
 FUSED = nn.functional.scaled_dot_product_attention
@@ -35,88 +36,54 @@ def probed_inside(model: PreTrainedModel, handler: Handler, modules: Collection[
     an ordinary `Call`. Everything is put back on the way out, also after an exception. Raises what `opened` raises.
     """
     with opened(model, handler) as probe, served(model):
-        inside = _Inside(probe)
-        watched = [
-            module
-            for name, module in model.named_modules()
-            # Not an nn.Softmax itself, but the module that it is a part of, which knows the batch.
-            if (any(module.children()) if modules is None else name in modules)
-        ]
-        with _wrapped(watched, inside):
+        seam = _Seam(probe)
+        with running_under(dict.fromkeys(SOFTMAX, seam.softmax) | {FUSED: seam.fused}, model, modules):
             yield probe
 
 
+Running = tuple[nn.Module, int | None]
+"""A module that runs, and the size of the batch that it was given, where that can be read."""
+
+Substitute = Callable[[Running, Callable[[], Tensor], tuple[Any, ...], dict[str, Any]], Tensor]
+"""Called as substitute(running, own, args, kwargs) in place of a torch function; own() calls it as the module does."""
+
+Substitutes = Mapping[Callable[..., Any], Substitute]
+"""What takes the place of which torch functions."""
+
+
 @contextmanager
-def _wrapped(modules: Iterable[nn.Module], inside: "_Inside") -> Iterator[None]:
-    """Let every forward of the modules run under the mode; afterwards they have the forwards they had."""
-    # Not hooks: torch leaves them out after a KeyboardInterrupt, and the mode would stay on.
-    before = [(module, vars(module).get("forward")) for module in modules]
-    try:
-        for module, _ in before:
-            module.forward = inside.runs(module, module.forward)
+def running_under(substitutes: Substitutes, model: nn.Module, modules: Collection[str] | None = None) -> Iterator[None]:
+    """Let every call of the named modules run under the mode; None for all modules that have parts."""
+    watched = [
+        module
+        for name, module in model.named_modules()
+        # Not an nn.Softmax itself, but the module that it is a part of, which knows the batch.
+        if (any(module.children()) if modules is None else name in modules)
+    ]
+    with intercepted(watched, _Inside(substitutes).runs):
         yield
-    finally:
-        for module, own in before:
-            if own is not None:
-                module.forward = own
-            else:
-                vars(module).pop("forward", None)
 
 
 class _Inside:
-    """Which modules of a probed model are running, thread by thread, and what they weigh by."""
+    """Which modules are running, thread by thread, and the mode that is on meanwhile."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, substitutes: Substitutes) -> None:
+        self.substitutes = substitutes
         self.threads = threading.local()
 
-    def runs(self, module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
-        """The module's forward, known to be running while it runs."""
-
-        @functools.wraps(own)
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            running = self.threads.__dict__.setdefault("running", [])
-            running.append((module, _batch((*args, *kwargs.values()))))
-            try:
-                with nullcontext() if len(running) > 1 else _Mode(self):
-                    return own(*args, **kwargs)
-            finally:
-                running.pop()
-
-        return forward
-
-    def softmax(self, own: Callable[[], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """The weights that the handler makes of a layer's scores."""
-        module, batch = self.threads.running[-1]
-        scores = _scores(batch, args, kwargs)
-        if scores is None:
-            self.probe.unread.add(self.probe.names[id(module)])
-            return own()
-        dtype = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype)), scores.dtype)
-        real = self.probe.real(scores.shape[0], scores.shape[-1])
-        # A mask may have been written before or after the scores were cast.
-        masked = max(torch.finfo(each).min for each in (self.probe.model.dtype, scores.dtype))
-        call = given(scores, dtype, masked, real)
-        call = replace(call, first=self.probe.first(scores.shape[-1], None))
-        site = self.probe.site(module, None)
-        found = self.probe.handler(site, call, lambda: own().view(scores.shape).transpose(1, 2))
-        # Layers call view() on their weights.
-        return found.transpose(1, 2).contiguous().view(_first(args, kwargs).shape)
-
-    def fused(self, own: Callable[[], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """What the handler makes of a call of torch's fused attention."""
-        module, _ = self.threads.running[-1]
-        call = _call(*args, **kwargs)
-        if call is None:
-            self.probe.unread.add(self.probe.names[id(module)])
-            return own()
-        call = replace(call, first=self.probe.first(call.key.shape[2], call.mask))
-        site = self.probe.site(module, None)
-        return self.probe.handler(site, call, lambda: own().transpose(1, 2)).transpose(1, 2)
+    def runs(self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's call, known to be running while it runs."""
+        running = self.threads.__dict__.setdefault("running", [])
+        running.append((module, _batch((*args, *kwargs.values()))))
+        try:
+            with nullcontext() if len(running) > 1 else _Mode(self):
+                return call(*args, **kwargs)
+        finally:
+            running.pop()
 
 
 class _Mode(TorchFunctionMode):
-    """Hands the functions that weigh to the handler, and runs all others."""
+    """Hands the functions that weigh over, and runs all others."""
 
     def __init__(self, inside: _Inside) -> None:
         super().__init__()
@@ -126,11 +93,50 @@ class _Mode(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        if function in SOFTMAX:
-            return self.inside.softmax(lambda: function(*args, **named), args, named)
-        if function is FUSED:
-            return self.inside.fused(lambda: function(*args, **named), args, named)
-        return function(*args, **named)
+        substitute = self.inside.substitutes.get(function)
+        if substitute is None:
+            return function(*args, **named)
+        return substitute(self.inside.threads.running[-1], lambda: function(*args, **named), args, named)
+
+
+class _Seam:
+    """Makes calls for the handler of what a probed model's modules weigh by."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+
+    def softmax(
+        self, running: Running, own: Callable[[], Tensor], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Tensor:
+        """The weights that the handler makes of a layer's scores."""
+        module, batch = running
+        scores = scores_of(batch, args, named)
+        if scores is None:
+            self.probe.unread.add(self.probe.names[module])
+            return own()
+        dtype = next((each for each in (*args, *named.values()) if isinstance(each, torch.dtype)), scores.dtype)
+        real = self.probe.real(scores.shape[0], scores.shape[-1])
+        # A mask may have been written before or after the scores were cast.
+        masked = max(torch.finfo(each).min for each in (self.probe.model.dtype, scores.dtype))
+        call = given(scores, dtype, masked, real)
+        call = replace(call, first=self.probe.first(scores.shape[-1], None))
+        site = self.probe.site(module, None)
+        found = self.probe.handler(site, call, lambda: own().view(scores.shape).transpose(1, 2))
+        # Layers call view() on their weights.
+        return found.transpose(1, 2).contiguous().view(_first(args, named).shape)
+
+    def fused(
+        self, running: Running, own: Callable[[], Tensor], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Tensor:
+        """What the handler makes of a call of torch's fused attention."""
+        module, _ = running
+        call = call_of(*args, **named)
+        if call is None:
+            self.probe.unread.add(self.probe.names[module])
+            return own()
+        call = replace(call, first=self.probe.first(call.key.shape[2], call.mask))
+        site = self.probe.site(module, None)
+        return self.probe.handler(site, call, lambda: own().transpose(1, 2)).transpose(1, 2)
 
 
 def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,7 +148,7 @@ def _batch(arguments: tuple[Any, ...]) -> int | None:
     return next((each.shape[0] for each in arguments if isinstance(each, Tensor) and each.dim() == 3), None)
 
 
-def _scores(
+def scores_of(
     batch: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Float[Tensor, "batch head query key"] | None:
     """What softmax was given as scores of tokens for tokens; None where it cannot be that."""
@@ -155,7 +161,7 @@ def _scores(
     return scores if scores.dim() == 4 else None
 
 
-def _call(  # noqa: PLR0917 - the arguments of torch's function
+def call_of(  # noqa: PLR0917 - the arguments of torch's function
     query: Tensor,
     key: Tensor,
     value: Tensor,

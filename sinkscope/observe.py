@@ -14,15 +14,18 @@ from sinkscope.attention.flash import one_kernel
 from sinkscope.attention.paths import Path, attend_and_reduce, reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.handshake import TOLERANCES, Handshake, agreement, not_of_tokens
+from sinkscope.finite import advice, undefined
+from sinkscope.handshake import Handshake, agreement
 from sinkscope.hidden import Activation
 from sinkscope.hidden.layers import Layers
 from sinkscope.hidden.record import HiddenRecord
 from sinkscope.metrics import Metric
+from sinkscope.outside import not_of_tokens
 from sinkscope.predictions import losses, predict
 from sinkscope.progress import Progress
 from sinkscope.projections import Projections
 from sinkscope.record import Layer, Numbers, Record
+from sinkscope.tolerances import largest_score, tolerance
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +174,12 @@ class _Observer:
     def _check(self, site: Site, call: Call, output: Tensor) -> None:
         """Refuse to reduce weights that do not give the layer's own output."""
         difference = agreement(call, output)
-        tolerance = TOLERANCES.get(output.dtype, TOLERANCES[torch.float32])
-        if not difference <= tolerance:
+        # A pass over all scores only where something may be wrong.
+        if not difference <= tolerance(output.dtype) and not difference <= tolerance(output.dtype, largest_score(call)):
+            if undefined(output):
+                raise UnsupportedModelError(
+                    f"{site.name} cannot be measured: its output is not finite over this text: {advice(output.dtype)}"
+                )
             raise UnsupportedModelError(
                 f"{site.name} cannot be measured: its output differs from what its queries, keys and values give by "
                 f"{difference:.1e}, relative to the largest"

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.accumulate import Sums
 from sinkscope.forward import hidden_states, logits
+from sinkscope.tolerances import difference
 
 LOGITS_AT_ONCE = 1 << 24
 """Logits that exist at a time: 64 MiB of fp32. All of a window's can be gigabytes; of far fewer, the head's own weights
@@ -69,8 +70,7 @@ def can_be_chunked(model: PreTrainedModel, ids: Int[Tensor, "batch position"], n
     if states.dim() != 3 or states.shape[-1] != head.in_features:
         return False
     ours = Predictions(states, head).logits(slice(None))
-    largest = native.float().abs().max()
-    return ours.shape == native.shape and bool((ours - native.float()).abs().max() <= EXACT[native.dtype] * largest)
+    return ours.shape == native.shape and difference(ours, native) <= EXACT[native.dtype]
 
 
 @dataclass(frozen=True, eq=False)

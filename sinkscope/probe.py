@@ -7,91 +7,32 @@ model. No configuration is changed, so no other model, thread or saved file can 
 
 import inspect
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
-from sinkscope.attention import Call, Site
-from sinkscope.attention.call import visible_in
+from sinkscope.attention import Call
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
+from sinkscope.module_calls import intercepted
+from sinkscope.probing import Handler, Probe, alone, serving
 
 SERVED = ("eager", "sdpa")
 """The implementations whose masks and arguments are understood."""
-
-
-Handler = Callable[[Site, Call, Callable[[], Tensor]], Tensor]
-"""Called as handler(site, call, own): own() runs the model's own function and returns its output.
-
-Call and output are laid out as transformers has them, the output as [batch, query, head, value width]; whatever the
-handler returns becomes the layer's output.
-"""
 
 
 Attend = Callable[..., tuple[Tensor, Tensor | None]]
 """An attention function of transformers: (module, query, key, value, mask, **arguments) to (output, weights)."""
 
 
-@dataclass(eq=False)
-class Probe:
-    """An open probe: the attention modules of one model, and what has passed so far."""
-
-    model: PreTrainedModel
-    handler: Handler
-    names: dict[int, str]
-    calls: Counter[str] = field(default_factory=Counter)
-    seen: int = 0
-    unread: set[str] = field(default_factory=set)
-    """Modules that weighed by something that is not attention of queries to keys."""
-    mask: Tensor | None = None
-    """The two-dimensional padding mask of the current forward, where there is one."""
-
-    def begin(self, arguments: dict[str, Any]) -> None:
-        """A new forward begins: count its calls anew, and note its padding."""
-        self.calls.clear()
-        mask = arguments.get("attention_mask")
-        self.mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
-
-    def first(self, keys: int, mask: Tensor | None) -> Int[Tensor, "batch"]:
-        """Where the first real token stands among a call's keys, which are the last of all tokens so far.
-
-        Without a mask over tokens it is the first key that any query of the call's own mask sees.
-        """
-        if self.mask is None:
-            return (
-                torch.zeros(1, dtype=torch.int64)
-                if mask is None
-                else visible_in(mask[..., :keys]).any(dim=(1, 2)).long().argmax(-1)
-            )
-        return (self.mask.cumsum(-1) == 0).sum(-1) - max(0, self.mask.shape[-1] - keys)
-
-    def real(self, batch: int, keys: int) -> Bool[Tensor, "#batch key"] | None:
-        """Which of a call's keys, the last of all tokens so far, are not padding; None where nothing tells."""
-        if self.mask is None or self.mask.shape[0] not in (1, batch) or self.mask.shape[1] < keys:
-            return None
-        return self.mask[:, self.mask.shape[1] - keys :].bool()
-
-    def site(self, module: nn.Module, window: int | None) -> Site:
-        """Where this call of the module stands within the current forward."""
-        name = self.names[id(module)]
-        number = _layer_number(module, name)
-        site = Site(name, number, self.calls[name], _layer_type(module, number), window)
-        self.calls[name] += 1
-        self.seen += 1
-        return site
-
-
 _lock = threading.RLock()
-# Replaced whole, never changed in place: forwards in other threads read them.
-_claimed: frozenset[int] = frozenset()  # the modules of all models that are being probed, by id
-_open: tuple[Probe, ...] = ()  # the probes that look at the interface
+# Replaced whole, never changed in place: forwards in other threads read it.
+_listed: tuple[Probe, ...] = ()  # the probes that look at the interface
 _original: Callable[..., Attend] | None = None
 
 
@@ -102,7 +43,7 @@ def probed(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
     A model on another implementation than `sdpa` or `eager` is switched to one of them meanwhile. Everything is put
     back on the way out, also after an exception. Raises what `opened` raises.
     """
-    with opened(model, handler) as probe, _listed(probe), served(model):
+    with opened(model, handler) as probe, _at_the_interface(probe), served(model):
         yield probe
 
 
@@ -114,13 +55,9 @@ def opened(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
     ValueError for a second probe on the same model.
     """
     refuse_compiled(model)
-    probe = Probe(model, handler, {id(module): name for name, module in model.named_modules()})
-    with _alone(probe), ExitStack() as stack:
-        # The base model, because the head may be run apart from it, and because masks reach it by keyword.
-        hook = model.base_model.register_forward_pre_hook(
-            lambda _, __, arguments: probe.begin(arguments), with_kwargs=True
-        )
-        stack.callback(hook.remove)
+    probe = Probe(model, handler, {module: name for name, module in model.named_modules()})
+    # The base model, because the head may be run apart from it, and because masks reach it by keyword.
+    with alone(probe), intercepted([model.base_model], probe.forward):
         yield probe
     if not probe.seen:
         raise NothingObservedError(
@@ -130,36 +67,20 @@ def opened(model: PreTrainedModel, handler: Handler) -> Iterator[Probe]:
 
 
 @contextmanager
-def _alone(probe: Probe) -> Iterator[None]:
-    """Keep the model's modules to this probe."""
-    global _claimed  # noqa: PLW0603 - a module can be run by anyone in the process
-    modules = frozenset(probe.names)
-    with _lock:
-        if modules & _claimed:
-            raise ValueError("expected a model without an open probe, got one that is being probed already")
-        _claimed |= modules
-    try:
-        yield
-    finally:
-        with _lock:
-            _claimed -= modules
-
-
-@contextmanager
-def _listed(probe: Probe) -> Iterator[None]:
+def _at_the_interface(probe: Probe) -> Iterator[None]:
     """Wrap the interface with the first probe, and unwrap it with the last."""
-    global _original, _open  # noqa: PLW0603 - the wrapped method is process-wide, and so is what it replaces
+    global _original, _listed  # noqa: PLW0603 - the wrapped method is process-wide, and so is what it replaces
     with _lock:
-        if not _open:
+        if not _listed:
             _original = AttentionInterface.get_interface
             AttentionInterface.get_interface = _get_interface
-        _open = (*_open, probe)
+        _listed = (*_listed, probe)
     try:
         yield
     finally:
         with _lock:
-            _open = tuple(other for other in _open if other is not probe)
-            if not _open:
+            _listed = tuple(other for other in _listed if other is not probe)
+            if not _listed:
                 AttentionInterface.get_interface = _original
                 _original = None
 
@@ -175,8 +96,8 @@ def _get_interface(interface: AttentionInterface, attn_implementation: str, defa
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
     ) -> tuple[Tensor, Tensor | None]:
         mask = attention_mask  # the name by which some layers pass it
-        probe = next((each for each in _open if id(module) in each.names), None)
-        if probe is None:
+        probe = serving(module)
+        if probe is None or probe not in _listed:
             return own(module, query, key, value, mask, **arguments)
         fused = attn_implementation == "sdpa" and mask is None
         causal = fused and query.shape[2] > 1 and _is_causal(module, arguments)
@@ -272,19 +193,6 @@ def refuse_compiled(model: nn.Module) -> None:
             f"{type(model).__name__} is compiled, and a compiled forward may never ask for its attention function "
             "again: pass the model as it was before torch.compile"
         )
-
-
-def _layer_number(module: nn.Module, name: str) -> int:
-    """The layer's own number: what the module says, else the first number in its qualified name."""
-    own = getattr(module, "layer_idx", None)
-    if isinstance(own, int):
-        return own
-    return next((int(part) for part in name.split(".") if part.isdigit()), 0)
-
-
-def _layer_type(module: nn.Module, number: int) -> str | None:
-    types = getattr(getattr(module, "config", None), "layer_types", None)
-    return types[number] if types is not None and number < len(types) else None
 
 
 if not inspect.isfunction(getattr(AttentionInterface, "get_interface", None)):

@@ -5,7 +5,7 @@ only each head's Gram matrix is kept: it gives the norm of whatever the head sen
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,10 @@ from transformers.pytorch_utils import Conv1D
 from sinkscope.attention import Call, Site
 from sinkscope.attention.given import Given
 from sinkscope.forward import logits
-from sinkscope.handshake import TOKENS, TOLERANCES, Handshake, difference, not_of_tokens
+from sinkscope.handshake import TOKENS, Handshake
+from sinkscope.module_calls import intercepted
+from sinkscope.outside import not_of_tokens
+from sinkscope.tolerances import TOLERANCES, difference
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +105,18 @@ class _Watch:
 @contextmanager
 def _listened(model: nn.Module, hear: Callable[[str, nn.Module, Any, Any], None]) -> Iterator[None]:
     """Tell of every module that has weights of its own, what it was given first and what it made of it."""
-    with ExitStack() as stack:
-        for name, module in model.named_modules():
-            if isinstance(module, nn.Linear | Conv1D) or _is_leaf(module):
+    names = {
+        module: name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) or _is_leaf(module)
+    }
 
-                def hook(own: nn.Module, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
-                    hear(name, own, next(iter((*args, *kwargs.values())), None), output)
+    def tell(module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = call(*args, **kwargs)
+        hear(names[module], module, next(iter((*args, *kwargs.values())), None), output)
+        return output
 
-                stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+    with intercepted(names, tell):
         yield
 
 

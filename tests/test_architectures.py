@@ -9,7 +9,7 @@ from tiny_models import tiny_model
 
 import sinkscope
 from sinkscope.attention.flash_band import Band, band
-from sinkscope.handshake import not_of_tokens
+from sinkscope.outside import not_of_tokens
 from sinkscope.probe import probed
 
 PECULIAR = (

@@ -46,7 +46,7 @@ def test_softmax1_keeps_the_sigmoid_of_each_rows_log_sum_exp(ids):
         return dense.attend(call, Swap(NORMALIZERS["softmax1"]))
 
     with probed(model, patch):
-        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+        logits(model, ids)
     report = sinkscope.compare(model, input_ids=ids, normalizers=["softmax1"])
     heads = report.heads[report.heads["normalizer"] == "softmax1"]
     expected = torch.stack([masses[layer] for layer in range(4)]).flatten().numpy()
@@ -189,10 +189,9 @@ def test_nothing_to_compare_and_doubles_are_refused(ids):
 
 def test_the_model_is_as_it_was_and_the_report_survives_a_file(ids, tmp_path):
     model = tiny("llama")
-    keep = torch.ones_like(ids, dtype=torch.bool)
-    before = logits(model, ids, keep)
+    before = logits(model, ids)
     report = sinkscope.compare(model, input_ids=ids, normalizers=["softmax1"], sweep=True)
-    assert torch.equal(logits(model, ids, keep), before)
+    assert torch.equal(logits(model, ids), before)
     report.save(tmp_path / "run.json")
     loaded = sinkscope.Report.load(tmp_path / "run.json")
     for name, table in report.tables().items():

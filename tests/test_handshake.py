@@ -3,6 +3,8 @@
 import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
+from torch import nn
+from torch.nn import functional
 from transformers.modeling_utils import AttentionInterface
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
@@ -108,22 +110,109 @@ def random_call(length, mask=None):
 
 @pytest.mark.parametrize("length", [1, 2, 3, 18, 40])
 def test_our_own_output_agrees_with_itself_and_a_window_does_not(length):
-    call, keep = random_call(length), torch.ones(2, length, dtype=torch.bool)
-    assert agreement(call, dense.attend(call), keep) < 1e-6
+    call = random_call(length)
+    assert agreement(call, dense.attend(call)) < 1e-6
     windowed = random_call(length, torch.ones(length, length, dtype=torch.bool).tril().triu(-16)[None, None])
-    assert (agreement(call, dense.attend(windowed), keep) > 0.01) == (length > TOKENS)
+    assert (agreement(call, dense.attend(windowed)) > 0.01) == (length > TOKENS)
 
 
-def test_padding_may_come_out_as_anything_and_real_rows_may_not():
-    call, keep = random_call(20), torch.arange(20) < torch.tensor([[20], [14]])
+def test_an_output_that_is_no_number_agrees_with_nothing():
+    call = random_call(20)
     output = dense.attend(call)
-    output[1, 14:] = torch.nan
-    assert agreement(call, output, keep) < 1e-6
     output[0, 19] = torch.nan
-    assert not agreement(call, output, keep) < 1e-6
+    assert not agreement(call, output) < 1e-6
 
 
 def test_a_difference_is_relative_to_the_largest_value():
     ours, theirs = torch.tensor([1.0, 10.0]), torch.tensor([1.5, 10.0])
     assert difference(ours, theirs) == pytest.approx(0.05)
     assert difference(torch.zeros(2), torch.zeros(2)) == 0
+
+
+def by_itself(model, name, attend):
+    """The model with one of its attention modules attending by itself: attend(module, states of its heads)."""
+    module = model.get_submodule(name)
+
+    def forward(hidden_states, *_, **__):
+        heads = hidden_states.unflatten(-1, (4, -1)).transpose(1, 2)
+        return attend(module, heads).transpose(1, 2).flatten(2), None
+
+    module.forward = forward
+    return model
+
+
+def fused(_module, heads):
+    return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+def own_softmax(_module, heads):
+    hidden = torch.ones(heads.shape[2], heads.shape[2], dtype=torch.bool).triu(1)
+    return (heads @ heads.mT).masked_fill(hidden, -1e9).softmax(-1) @ heads
+
+
+def one_head(_module, heads):
+    """Without an axis of heads, and of a batch of one without that as well."""
+    flat = heads.transpose(1, 2).flatten(2).squeeze(0)
+    found = functional.softmax(flat @ flat.mT + torch.full(flat.shape[:1] * 2, -1e9).triu(1), dim=1) @ flat
+    return found[None].unflatten(-1, (4, -1)).transpose(1, 2)
+
+
+def whole(module, heads):
+    attention = vars(module).setdefault("whole", nn.MultiheadAttention(32, 4, batch_first=True).eval())
+    states = heads.transpose(1, 2).flatten(2)
+    hidden = torch.ones(states.shape[1], states.shape[1], dtype=torch.bool).triu(1)
+    found, _ = attention(states, states, states, attn_mask=hidden, need_weights=False)
+    return found.unflatten(-1, (4, -1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("attend", [fused, own_softmax, one_head, whole])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_a_layer_that_attends_past_the_seam_is_not_listed_as_one_without_attention(architecture, attend, ids):
+    name = {"llama": "model.layers.1.self_attn", "gpt2": "transformer.h.1.attn"}[architecture]
+    model = by_itself(tiny(architecture), name, attend)
+    reason = f"cannot be measured: {name} attends from token to token where that cannot be seen"
+    with pytest.raises(UnsupportedModelError, match=reason):
+        sinkscope.measure(model, input_ids=ids)
+    with pytest.raises(UnsupportedModelError, match=reason), sinkscope.patched(model, "softmax1"):
+        pytest.fail("it was let in")
+
+
+def test_attention_as_a_whole_among_layers_that_call_softmax_is_not_left_out_either(ids):
+    model = tiny("gpt2", reorder_and_upcast_attn=True, attn_implementation="eager")
+    model = by_itself(model, "transformer.h.1.attn", whole)
+    with pytest.raises(UnsupportedModelError, match=r"transformer.h.1.attn attends from token to token where that"):
+        handshake(model, ids)
+
+
+def routing(states):
+    functional.softmax(states[..., :TOKENS], dim=-1)
+
+
+def depth(states):
+    functional.softmax(torch.stack([states, states], dim=2) @ states[..., None], dim=2)
+
+
+def patches(states):
+    few = states[:, ::2].unflatten(-1, (4, -1)).transpose(1, 2)
+    functional.scaled_dot_product_attention(few, few, few)
+
+
+def crossing(states):
+    heads = states.unflatten(-1, (4, -1)).transpose(1, 2)
+    functional.scaled_dot_product_attention(heads, heads[:, :, :5], heads[:, :, :5])
+
+
+@pytest.mark.parametrize("other", [routing, depth, patches, crossing])
+def test_what_is_not_from_token_to_token_may_be_weighed_anywhere(other, ids):
+    model = tiny("llama")
+    handle = model.model.layers[1].mlp.register_forward_pre_hook(lambda _, given: other(given[0]))
+    shown = handshake(model, ids)
+    assert [site.layer for site in shown.sites] == [0, 1, 2, 3]
+    handle.remove()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_texts_do_not_look_like_attention_that_is_missing(length, ids):
+    model = tiny("gpt_oss")
+    model.model.layers[1].mlp.register_forward_pre_hook(lambda _, given: depth(given[0]))
+    assert len(handshake(model, ids[:, :length]).sites) == 4

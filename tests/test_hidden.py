@@ -13,7 +13,7 @@ from tiny_models import tiny_model
 from torch import nn
 
 from sinkscope.attention import Site
-from sinkscope.handshake import _unmarked, handshake
+from sinkscope.handshake import handshake
 from sinkscope.hidden import ACTIVATIONS, States
 from sinkscope.hidden.base import measured
 from sinkscope.hidden.layers import Layer, Layers, decoder_layers
@@ -21,6 +21,7 @@ from sinkscope.hidden.moments import kurtosis, pooled, swept
 from sinkscope.hidden.record import HiddenRecord
 from sinkscope.hidden.states import median
 from sinkscope.hidden.watching import Place, watching
+from sinkscope.model_state import restored
 
 CARDS = tuple(ACTIVATIONS.values())
 EACH = pytest.mark.parametrize("card", CARDS, ids=ACTIVATIONS)
@@ -229,7 +230,7 @@ def outputs(model, layers, keep=PADDINGS["none"]):
 def test_what_goes_by_are_the_hidden_states_that_transformers_returns(model_type):
     model = tiny_model(model_type, layers=4)
     layers = decoder_layers(model, handshake(model, IDS).sites)
-    with torch.no_grad(), _unmarked(model):
+    with torch.no_grad(), restored(model):
         told = {"attention_mask": PADDINGS["none"].long(), "use_cache": False}
         theirs = model(input_ids=IDS, output_hidden_states=True, **told).hidden_states
     found = outputs(model, layers)

@@ -361,6 +361,44 @@ def test_what_a_layer_does_only_beyond_the_handshake_is_found_during_the_run(ids
         sinkscope.measure(model, input_ids=ids)
 
 
+@torch.no_grad()
+def saturated(name, model):
+    """The model with scores so large that softmax1 is softmax to the last bit."""
+    for key, module in model.named_modules():
+        if key.endswith("query_key_value"):
+            module.bias.view(4, 3, 8)[:, :2] = 10
+        elif key.endswith(("q_proj", "k_proj", "query", "key")):
+            module.bias.fill_(10)
+        elif key.endswith("Wqkv"):
+            more = torch.tensor([10.0, 10, 0]).repeat_interleave(32)
+            module.register_forward_hook(lambda _, __, output, more=more: output + more)
+    return model
+
+
+@pytest.mark.parametrize("name", ["bloom", "xglm", "megatron-bert", "mpt"])
+def test_scores_at_which_softmax1_is_softmax_are_no_reason_to_refuse_nor_to_take_them_for_anchored(name, ids):
+    model = saturated(name, built(name, **SEEN_INSIDE[name]))
+    shown = handshake(model, ids)
+    assert [site.layer for site in shown.sites] == [0, 1, 2, 3]
+    assert shown.anchored == (name != "mpt")
+    if shown.anchored:
+        found = []
+        for normalizer in ("softmax", "softmax1"):
+            with sinkscope.patched(model, normalizer):
+                found.append(run(model, ids).logits)
+        assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon"])
+def test_softmax_that_decides_nothing_is_refused(name, ids):
+    model = built(name, **SEEN_INSIDE[name])
+    with torch.no_grad():
+        for layer in model.transformer.h:
+            layer.self_attention.dense.weight.zero_()
+    with pytest.raises(UnsupportedModelError, match="its logits do not depend on the weights that were seen"):
+        handshake(model, ids)
+
+
 @pytest.mark.parametrize("masked", [-torch.inf, -3.4e38, -1e9, -1e4])
 def test_hidden_keys_are_told_by_any_constant_a_mask_may_hold(masked):
     keep = torch.tensor([[False, True, True, True, True]])

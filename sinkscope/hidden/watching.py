@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.hidden.layers import Layer, Layers
+from sinkscope.module_calls import intercepted
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,17 @@ Take = Callable[[Place, Tensor | None], None]
 def watching(model: PreTrainedModel, layers: Layers, take: Take) -> Iterator[None]:
     """Hand every layer's and every attention's output to `take`, for as long as the block runs.
 
-    An output is the module's own, in the model's dtype, not to be changed. The hooks are gone afterwards, also after
-    an exception.
+    An output is the module's own, in the model's dtype, not to be changed. Nothing is put on the model.
     """
     watch = _Watch(take)
     modules = dict(model.named_modules())
     with ExitStack() as stack:
         # The base model, because the head may be run apart from it.
-        stack.callback(model.base_model.register_forward_pre_hook(watch.begin).remove)
+        stack.enter_context(intercepted([model.base_model], watch.forward))
         for layer in layers.layers:
-            module = modules[layer.name]
-            stack.callback(module.register_forward_pre_hook(watch.enters(layer)).remove)
-            stack.callback(module.register_forward_hook(watch.leaves).remove)
+            stack.enter_context(intercepted([modules[layer.name]], partial(watch.layer, layer)))
         for name in layers.attention:
-            stack.callback(modules[name].register_forward_hook(watch.attends(name)).remove)
+            stack.enter_context(intercepted([modules[name]], partial(watch.attention, name)))
         yield
 
 
@@ -61,27 +60,33 @@ class _Watch:
         self.calls: Counter[str] = Counter()
         self.running: list[Place] = []
 
-    def begin(self, *_: Any) -> None:
-        """A new forward begins; the one before may have ended in an exception."""
+    def forward(self, _: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A forward of the base model: its calls are counted anew."""
         self.calls.clear()
-        self.running.clear()
+        return call(*args, **kwargs)
 
-    def enters(self, layer: Layer) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            self.running.append(Place(layer.name, layer.number, self._call(layer.name)))
+    def layer(
+        self, layer: Layer, _: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call of a decoder layer."""
+        place = Place(layer.name, layer.number, self._call(layer.name))
+        self.running.append(place)
+        try:
+            output = call(*args, **kwargs)
+        finally:
+            self.running.pop()
+        self.take(place, _states(output))
+        return output
 
-        return hook
-
-    def leaves(self, _: nn.Module, __: Any, output: Any) -> None:
-        self.take(self.running.pop(), _states(output))
-
-    def attends(self, name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            inside = self.running[-1] if self.running else None
-            layer = None if inside is None else inside.layer
-            self.take(Place(name, layer, self._call(name), attention=True, inside=inside), _states(output))
-
-        return hook
+    def attention(
+        self, name: str, _: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call of a module that attends."""
+        output = call(*args, **kwargs)
+        inside = self.running[-1] if self.running else None
+        layer = None if inside is None else inside.layer
+        self.take(Place(name, layer, self._call(name), attention=True, inside=inside), _states(output))
+        return output
 
     def _call(self, name: str) -> int:
         self.calls[name] += 1
