@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import functools
 import importlib
 import itertools
 import logging
@@ -18,7 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from sinkscope.documents import COLUMN, Document, Rows, shown
-from sinkscope.documents.rows import no_column, text_of
+from sinkscope.documents.rows import no_column, parquet_batches, text_of
 from sinkscope.errors import SinkscopeError, TextError
 from sinkscope.models.failures import first_line, out_of_reach, refusal
 
@@ -30,6 +31,8 @@ MOST_ROWS = 100_000
 
 _SPELLED = re.compile(r"(?P<name>[^#:]+)(#(?P<config>[^:]+))?(:(?P<split>[^:]*)(:(?P<column>.+))?)?", re.DOTALL)
 _OLDEST = (4, 8)
+# The library by its own name: no index has sinkscope[datasets] yet, and a checkout has it as '.[datasets]'.
+_NEEDED = f"datasets>={'.'.join(map(str, _OLDEST))}"
 _SECONDS = 10.0
 _SETTINGS: dict[str, object] = {
     # A request to another host, which only counts.
@@ -91,11 +94,11 @@ def _library(name: str) -> Any:
         # Any folder called datasets can be imported, but only the library has this.
         importlib.import_module("datasets.load")
     except ImportError:
-        raise TextError(f'reading {shown(name)} needs datasets: pip install "sinkscope[datasets]"') from None
+        raise TextError(f'reading {shown(name)} needs datasets: pip install "{_NEEDED}"') from None
     library = importlib.import_module("datasets")
     if tuple(map(int, library.__version__.split(".")[:2])) < _OLDEST:
         have = f"reading {shown(name)} needs a newer datasets than {library.__version__}"
-        raise TextError(f'{have}: pip install -U "sinkscope[datasets]"')
+        raise TextError(f'{have}: pip install -U "{_NEEDED}"')
     return library
 
 
@@ -145,7 +148,27 @@ def _opened(wanted: _Wanted, builder: Any) -> tuple[str, str, Any]:
     with _working(wanted):
         # The other splits need not be looked at, and can have other columns, which would be held against this one.
         builder.config.data_files = type(builder.config.data_files)({split: files[split]})
+        _read_in_this_thread(wanted, builder)
         return builder.config.name, split, builder.as_streaming_dataset(split)
+
+
+def _read_in_this_thread(wanted: _Wanted, builder: Any) -> None:
+    """Have Parquet files read without pyarrow's scanner, whose threads can abort a process that ends."""
+    library = importlib.import_module("datasets.packaged_modules.parquet.parquet")
+    if isinstance(builder, library.Parquet):
+        builder._generate_tables = functools.partial(_tables, wanted, builder)  # noqa: SLF001 - it offers no other place
+        builder.SLEEP_ON_THREADS_SHUTDOWNS = False  # there are none to wait for
+
+
+def _tables(wanted: _Wanted, builder: Any, files: Sequence[str], **_: Any) -> Iterator[tuple[str, Any]]:
+    """Keys and tables, as the library's own reader gives them."""
+    pyarrow, library = map(importlib.import_module, ("pyarrow", "datasets.utils.file_utils"))
+    how = wanted.package.DownloadConfig(token=wanted.token)
+    for number, name in enumerate(files):
+        with library.xopen(name, "rb", download_config=how) as file:
+            for index, batch in enumerate(parquet_batches(file, builder.config.columns)):
+                table = pyarrow.Table.from_batches([batch])
+                yield f"{number}_{index}", builder._cast_table(table)  # noqa: SLF001 - as above
 
 
 def _choice(asked: str | None, there: Sequence[str]) -> str:

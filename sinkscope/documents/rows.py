@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from sinkscope.documents.names import shown
 from sinkscope.errors import TextError
 
 _ROWS_AT_ONCE = 64
+_BYTES_AT_ONCE = 1 << 22
 
 
 def json_rows(name: str, read: ReadAt, column: str) -> Iterator[tuple[str, str]]:
@@ -41,17 +42,28 @@ def parquet_rows(name: str, path: Path, column: str) -> Iterator[tuple[str, str]
         raise TextError(f"reading {name} needs pyarrow: pip install pyarrow") from None
     number = 0
     try:
-        with parquet.ParquetFile(path) as file:
-            if column not in file.schema_arrow.names:
-                raise no_column(name, column, file.schema_arrow.names)
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column]):
-                for value in batch.column(0):
-                    number += 1
-                    place = f"{name} row {number}"
-                    yield place, _checked(f"{place}: {shown(column)}", _unwrapped(place, value))
+        columns = parquet.read_schema(path).names
+        if column not in columns:
+            raise no_column(name, column, columns)
+        for batch in parquet_batches(path, [column]):
+            for value in batch.column(0):
+                number += 1
+                place = f"{name} row {number}"
+                yield place, _checked(f"{place}: {shown(column)}", _unwrapped(place, value))
     except (OSError, pyarrow.ArrowException) as error:
         reason = shown(str(error)).removesuffix(".")
         raise TextError(f"cannot read {name} as Parquet: {reason}: give a whole Parquet file") from None
+
+
+def parquet_batches(file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
+    """The rows of a Parquet file, a few at a time, read by the thread that asks for them and by no other.
+
+    pyarrow's dataset scanner reads ahead in threads of its own. One that is left half read when the process ends, and
+    waits for its file just then, makes the process abort (apache/arrow#45214).
+    """
+    parquet = importlib.import_module("pyarrow.parquet")
+    with parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BYTES_AT_ONCE) as table:
+        yield from table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns, use_threads=False)
 
 
 def text_of(place: str, row: Mapping[str, Any], column: str) -> str:
