@@ -9,6 +9,7 @@ from sinkscope.cli.columns import columns
 from sinkscope.cli.console import plain
 from sinkscope.cli.heat import heat
 from sinkscope.documents import shown
+from sinkscope.lengths import windows_in_words
 from sinkscope.positions import RANKED_FROM
 from sinkscope.report import Report
 from sinkscope.tokens.showing import visible_text
@@ -43,9 +44,7 @@ def heading(report: Report, console: Console) -> None:
     """Print what was measured, in two lines."""
     text, windows = report.metadata["text"], int(report.summary.iloc[0]["windows"])
     console.print(shown(str(report.metadata["model"]["name"])), style="bold")
-    console.print(
-        f"{measured(report)}; {windows} {'window' if windows == 1 else 'windows'} of {text['seq_len']} tokens"
-    )
+    console.print(f"{measured(report)}; {windows_in_words(text, windows)}")
     sample = report.metadata.get("queries", {})
     if sample.get("sampled"):
         console.print(
