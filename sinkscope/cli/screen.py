@@ -12,7 +12,7 @@ from sinkscope.documents import shown
 from sinkscope.lengths import windows_in_words
 from sinkscope.positions import RANKED_FROM
 from sinkscope.report import Report
-from sinkscope.tokens.showing import visible_text
+from sinkscope.tokens.showing import visible_token
 from sinkscope.verdict import verdict
 
 TOP = 8
@@ -92,7 +92,7 @@ def _tokens(report: Report, console: Console, *, ascii_only: bool) -> None:
     ranked = ranked.drop_duplicates(["token_id", "class"]).head(TOP)
     rows = [
         [
-            f"id {row['token_id']}" if pd.isna(row["token"]) else visible_text(row["token"], ascii_only=ascii_only),
+            f"id {row['token_id']}" if pd.isna(row["token"]) else visible_token(row["token"], ascii_only=ascii_only),
             number(row["received"]),
             row["class"],
             f"{row['window']}:{row['position']}",
