@@ -25,8 +25,9 @@ def columns(console: Console, header: Sequence[str], rows: Sequence[Sequence[str
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     for name, width in zip(header[:shown], _folded(widths[:shown], least[:shown], console.width), strict=True):
         text = name in left
-        justify = "left" if text else "right"
-        table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not text, width=width)
+        table.add_column(
+            Text(name), justify="left" if text else "right", overflow="fold", no_wrap=not text, width=width
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row[:shown]))
     console.print(table)

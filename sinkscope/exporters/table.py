@@ -26,10 +26,10 @@ def csv(report: Report, path: Path, stem: str) -> None:
     """
     table = report.tables()[table_named(stem)].copy()
     for name in [each for each in table if not pd.api.types.is_numeric_dtype(table[each])]:
-        table[name] = [_guarded(_shown(name, cell)) for cell in table[name]]
+        table[name] = [_guarded(_shown(str(name), cell)) for cell in table[name]]
     if "token" in table:
         texts = [None if pd.isna(text) else text for text in report.tables()[table_named(stem)]["token"]]
-        table.insert(table.columns.get_loc("token") + 1, "token_json", [json.dumps(text) for text in texts])
+        table.insert(list(table).index("token") + 1, "token_json", [json.dumps(text) for text in texts])
     table.to_csv(path, index=False, encoding="utf-8", lineterminator="\n")
 
 
