@@ -47,6 +47,6 @@ class Catalog(Mapping[str, C]):
         return name in self._cards
 
     def _advice(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._cards, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(name), self._cards, n=1, cutoff=0.5)
         guess = f"did you mean {near[0]!r}? " if near else ""
         return f"there is no {self.kind} named {name!r}: {guess}there are {', '.join(self._cards)}"

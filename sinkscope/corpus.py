@@ -1,7 +1,6 @@
 """Text to windows of tokens: cut without crossing documents, begun as the tokenizer would, and told in full."""
 
 import itertools
-from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,9 @@ from sinkscope import chat as chats
 from sinkscope.bos import Opening, bos_facts, doubts, opening, own_bos
 from sinkscope.documents import Document, Rows, read_documents
 from sinkscope.errors import TextError
-from sinkscope.tokenizing import Encoded, encode
+from sinkscope.lengths import length_facts
+from sinkscope.supply import Found, Text, Window, by_turns, check_supply, left_out, supply, unused
+from sinkscope.tokenizing import encode
 
 __all__ = ["Document", "Rows", "Windows", "from_ids", "read_documents", "warned", "windows"]
 
@@ -37,33 +38,6 @@ class Windows:
     starts: tuple[int, ...]
     provenance: dict[str, object]
     template: Bool[Tensor, "window position"] | None = None
-
-
-@dataclass(frozen=True)
-class _Text:
-    """A document's tokens, to its end or as far as they are needed, and the (start, stop) of its windows."""
-
-    name: str
-    many: bool
-    encoded: Encoded
-    spans: tuple[tuple[int, int], ...]
-
-    @property
-    def length(self) -> int:
-        return len(self.encoded.ids)
-
-
-_Window = tuple[_Text, int, int]
-"""A document's tokens and a window's (start, stop) in them."""
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The texts that were read, how many sources were not (None: all to their ends), and how many rows were blank."""
-
-    texts: list[_Text]
-    unread: int | None
-    blank: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,16 +82,20 @@ def windows(
     needed = None if whole or count is None else count * room + 1
     cut = _Cut(tokenizer=tokenizer, begun=begun, chat=template, room=room, needed=needed)
     found = _texts(cut, documents, count)
-    _check_supply(found, seq_len, len(begun.ids), count if explicit else None)
-    taken = _by_turns(found.texts, count)
+    check_supply(found, seq_len, len(begun.ids), count if explicit else None)
+    taken = by_turns(found.texts, count)
     ids, keep, added = _batch(cut, taken)
     provenance = {
-        "seq_len": seq_len,
-        **_supply(found, taken),
+        **length_facts(keep, seq_len),
+        **supply(found, taken),
         "datasets": [dict(each.facts) for each in documents if isinstance(each, Rows) and each.facts],
         **({"chat": chats.chat_facts(tokenizer) | {"template_tokens": int(added.sum())}} if chat else {}),
         **bos_facts(tokenizer, begun, ids, keep, within="chat template" if chat else "text"),
-        "warnings": _unused(found.unread, len(documents)) + doubts(tokenizer, begun, ids, keep),
+        "warnings": [
+            *unused(found.unread, len(documents)),
+            *left_out(found, seq_len),
+            *doubts(tokenizer, begun, ids, keep),
+        ],
     }
     names = tuple(text.name for text, _, _ in taken)
     starts = tuple(start for _, start, _ in taken)
@@ -143,13 +121,13 @@ def from_ids(ids: Tensor, keep: Tensor | None = None) -> Windows:
         raise ValueError("expected padding on one side of each window, got gaps or both sides")
     ids, keep = _from_column_0(ids.long(), keep)
     number = len(ids)
-    supply = {"name": "ids", "windows": number, "tokens_measured": int(keep.sum())}
+    document = {"name": "ids", "windows": number, "tokens_measured": int(keep.sum())}
     return Windows(
         ids=ids,
         keep=keep,
         documents=("ids",) * number,
         starts=(0,) * number,
-        provenance={"seq_len": ids.shape[1], "windows": number, "documents": [supply], "warnings": []},
+        provenance=length_facts(keep) | {"windows": number, "documents": [document], "warnings": []},
     )
 
 
@@ -179,21 +157,21 @@ def room_for_text(seq_len: int, count: int | None, begun: int) -> int:
     return seq_len - begun
 
 
-def _texts(cut: _Cut, sources: Sequence[Document | Rows], count: int | None) -> _Found:
+def _texts(cut: _Cut, sources: Sequence[Document | Rows], count: int | None) -> Found:
     """Documents, up to the last of `count` that give a window."""
-    texts: list[_Text] = []
+    texts: list[Text] = []
     names: set[str] = set()
     giving = blank = 0
     for unread, document in _walk(sources):
         if giving == count:
-            return _Found(texts, unread, blank)
+            return Found(texts, unread, blank)
         if _is_blank(document):
             blank += 1
             continue
         texts.append(_text(cut, document, _unlike(names, document.name)))
         names.add(texts[-1].name)
         giving += bool(texts[-1].spans)
-    return _Found(texts, None, blank)
+    return Found(texts, None, blank)
 
 
 def _walk(sources: Sequence[Document | Rows]) -> Iterator[tuple[int, Document]]:
@@ -214,7 +192,7 @@ def _unlike(names: Container[str], name: str) -> str:
     return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
-def _text(cut: _Cut, document: Document, name: str) -> _Text:
+def _text(cut: _Cut, document: Document, name: str) -> Text:
     encoded = encode(cut.tokenizer, document, cut.needed, cut.chat)
     own = own_bos(cut.tokenizer, cut.begun)
     if cut.chat is not None and own and encoded.ids[: len(own)].tolist() == list(own):
@@ -224,40 +202,11 @@ def _text(cut: _Cut, document: Document, name: str) -> _Text:
         spans: tuple[tuple[int, int], ...] = ((0, total),)
     else:
         spans = tuple((start, start + cut.room) for start in range(0, total - cut.room + 1, cut.room))
-    return _Text(name, document.many, encoded, spans)
-
-
-def _check_supply(found: _Found, seq_len: int, begun: int, asked: int | None) -> None:
-    texts = found.texts
-    if not texts:
-        raise TextError(f"all {found.blank} rows hold nothing but white space: give a table with some text")
-    named = sorted((text for text in texts if not text.many), key=lambda text: text.length)
-    # Of many documents some may be too short, but not all.
-    longest = max(texts, key=lambda text: text.length)
-    for text in [*named, *([] if any(text.spans for text in texts) else [longest])]:
-        length = text.length + begun
-        has = f"{text.name} has {length} token{'s' * (length != 1)}{' with BOS' if begun else ''}"
-        if text is longest and text.many:
-            has = f"the longest of {len(texts)} document{'s' * (len(texts) != 1)}, {has}"
-        if length < 2:
-            raise TextError(f"{has}, and at least 2 are needed: give more text")
-        if not text.spans:
-            advice = f"give more text or --seq-len {length}"
-            raise TextError(f"{has}, fewer than one window of {seq_len}: {advice}")
-    available = sum(len(text.spans) for text in texts)
-    if asked is not None and available < asked:
-        gives = f"the text gives {available} windows of {seq_len} tokens, fewer than the {asked} asked for"
-        raise TextError(f"{gives}: give more text, a smaller --seq-len, or ask for {available}")
-
-
-def _by_turns(texts: list[_Text], count: int | None) -> list[_Window]:
-    """The first `count` windows, one of each document in turn."""
-    turns = itertools.zip_longest(*([(text, *span) for span in text.spans] for text in texts))
-    return list(itertools.islice((window for turn in turns for window in turn if window), count))
+    return Text(name, document.many, encoded, spans)
 
 
 def _batch(
-    cut: _Cut, taken: list[_Window]
+    cut: _Cut, taken: list[Window]
 ) -> tuple[Int[Tensor, "window position"], Bool[Tensor, "window position"], Bool[Tensor, "window position"]]:
     """The windows' ids with their openings, padded on the right; where they are no padding; where a template's."""
     head = torch.tensor(cut.begun.ids, dtype=torch.int64)
@@ -267,46 +216,3 @@ def _batch(
     none = torch.zeros(len(head), dtype=torch.bool)
     added = [torch.cat([none, text.encoded.template[start:stop]]) for text, start, stop in taken]
     return ids, keep, pad_sequence(added, batch_first=True)
-
-
-def _supply(found: _Found, taken: list[_Window]) -> dict[str, object]:
-    """What there was and what was taken of it; None where not everything was read and tokenised."""
-    texts = found.texts
-    known = found.unread is None and all(text.encoded.complete for text in texts)
-    changed = any(text.encoded.reading.line_endings_changed for text in texts)
-    used = Counter(text.name for text, _, _ in taken)
-    return {
-        "windows": len(taken),
-        "windows_available": sum(len(text.spans) for text in texts) if known else None,
-        "tokens_total": sum(text.length for text in texts) if known else None,
-        "tokens_dropped": sum(_remainder(text) for text in texts) if known else None,
-        "documents_read": len(texts),
-        "documents_too_short": sum(not text.spans for text in texts),
-        "rows_blank": found.blank,
-        "documents": [_document_supply(text, used[text.name]) for text in texts if text.name in used],
-        "line_endings": "normalised to LF" if changed else "LF, as given",
-    }
-
-
-def _document_supply(text: _Text, windows: int) -> dict[str, object]:
-    reading, complete = text.encoded.reading, text.encoded.complete
-    return {
-        "name": text.name,
-        "sha256": reading.sha256,
-        "sha256_of": f"all {reading.size} bytes" if reading.whole else f"the first {reading.size} bytes",
-        "encoding": reading.encoding,
-        "tokens": text.length if complete else None,
-        "tokens_dropped": _remainder(text) if complete else None,
-        "windows": windows,
-        "tokens_measured": windows * (text.spans[0][1] - text.spans[0][0]),
-    }
-
-
-def _remainder(text: _Text) -> int:
-    """Tokens after the last whole window."""
-    return text.length - (text.spans[-1][1] if text.spans else 0)
-
-
-def _unused(unread: int | None, number: int) -> list[str]:
-    # The rows of a table are there to choose from, but a file or prompt was meant.
-    return [f"{unread} of {number} texts were not read: ask for more windows"] if unread else []

@@ -5,6 +5,7 @@ from typing import Any
 
 from sinkscope.corpus import Windows, warned
 from sinkscope.errors import ProtocolError, SinkscopeError, TextError
+from sinkscope.lengths import longest
 from sinkscope.normalizers import initial_keys
 from sinkscope.options import Options
 from sinkscope.protocols import ALL, Asked, Protocol, Settled, chosen, settled
@@ -72,5 +73,5 @@ def _check_length(card: Protocol, windows: Windows) -> None:
 def _options(options: Mapping[str, Any], plan: Settled, windows: Windows) -> Options:
     found = dict(options) | {"epsilon": plan.epsilon, "protocol": plan.protocol}
     if found.get("initial", 0) is None:
-        found["initial"] = initial_keys(windows.ids.shape[1])
+        found["initial"] = initial_keys(longest(windows.keep))
     return Options(**found)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sinkscope import arguments
 from sinkscope.attention import Call, Site
 from sinkscope.attention.paths import attend
 from sinkscope.attention.swap import Swap
@@ -85,6 +86,10 @@ def patched(
     be swapped, or if a chosen layer was never called, NothingObservedError if nothing ran, ValueError inside another
     probe or patch of the same model.
     """
+    arguments.checked_model(model)
+    arguments.checked_normalizer(normalizer)
+    arguments.checked_modifier(modifier)
+    layers, heads = arguments.checked_layers(layers), arguments.checked_heads(heads)
     swap = Swap(resolve(normalizer), modifier)
     vocabulary = embedding(model).shape[0]
     shown = handshake(model, torch.arange(TOKENS)[None] % vocabulary)

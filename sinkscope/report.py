@@ -1,6 +1,7 @@
 """A finished run: tidy tables with everything needed to repeat it, and the JSON file that holds them."""
 
 import dataclasses
+import difflib
 import json
 import math
 import re
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.errors import ReportError
+from sinkscope.errors import OutputError, ReportError, UnknownNameError
 from sinkscope.files import replacing
 
 FORMAT = "sinkscope-report"
@@ -68,15 +69,25 @@ class Report:
         return self.by(row["protocol"]).under(row["normalizer"]) if "protocol" in row else self.under(row["normalizer"])
 
     def under(self, normalizer: str) -> "Report":
-        """The run under one normalizer alone, by its name in the tables; under every protocol that was followed."""
+        """The run under one normalizer alone, by its name in the tables; under every protocol that was followed.
+
+        Raises UnknownNameError for a normalizer that the run does not hold.
+        """
         return self._only("normalizer", normalizer)
 
     def by(self, protocol: str) -> "Report":
-        """The run by one protocol alone, with that run's own metadata."""
+        """The run by one protocol alone, with that run's own metadata; raises UnknownNameError for another."""
         runs = self.metadata.get("runs", {})
         return dataclasses.replace(self._only("protocol", protocol), metadata=runs.get(protocol, self.metadata))
 
     def _only(self, column: str, value: str) -> "Report":
+        names = self.summary[column].unique().tolist() if column in self.summary else []
+        if value not in names:
+            near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            raise UnknownNameError(
+                f"the report has no {column} named {value!r}: {guess}there are {', '.join(map(str, names))}"
+            )
         tables: dict[str, Any] = {
             key: table[table[column] == value].reset_index(drop=True) if column in table else table
             for key, table in self.tables().items()
@@ -94,7 +105,12 @@ class Report:
         return "{\n" + head + ',\n"tables": {\n' + ",\n".join(lines) + "\n}\n}\n"
 
     def save(self, path: str | Path) -> None:
-        """Write the run to a JSON file, atomically; raises OutputError."""
+        """Write the run to a JSON file, atomically; raises OutputError, also for the suffix of another format."""
+        if Path(path).suffix.lower() not in {"", ".json"}:
+            raise OutputError(
+                f"cannot write {path}: save writes .json; "
+                "use sinkscope.exporters.export(report, path) for the other formats"
+            )
         with replacing(Path(path)) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from sinkscope import activations, deltas, tables
 from sinkscope.comparison import Comparison, Contender
 from sinkscope.gradients import gradient_figures
+from sinkscope.lengths import longest
 from sinkscope.provenance import Setting, metadata
 from sinkscope.record import Record
 from sinkscope.report import Report
@@ -87,7 +88,7 @@ def together(reports: Sequence[Report], refused: Mapping[str, str]) -> Report:
 def _sheet(setting: Setting) -> tables.Sheet:
     marked, options, windows = classify(setting.tokens), setting.options, setting.windows
     fixed = {
-        "seq_len": windows.ids.shape[1],
+        "seq_len": longest(windows.keep),
         "windows": windows.ids.shape[0],
         "bos": bool(marked["bos"].any()) if "bos" in marked else False,
         "epsilon": options.epsilon,

@@ -1,19 +1,21 @@
 """measure() and compare(): a model, a tokenizer and a text in, a report out."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope import corpus
+from sinkscope import arguments, corpus
 from sinkscope.capacity import longest_window
 from sinkscope.following import follow
 from sinkscope.forward import embedding
 from sinkscope.normalizers import Modifier
+from sinkscope.options import Options
 from sinkscope.patch import Head
 from sinkscope.protocols import Asked, Settled
 from sinkscope.report import Report
@@ -27,7 +29,7 @@ class _Source:
 
     tokenizer: Any
     text: str | Sequence[str] | None
-    ids: Int[Tensor, "batch position"] | None
+    ids: Tensor | None
     mask: Tensor | None
     synthetic: str | None
     seed: int
@@ -49,7 +51,7 @@ class _Source:
     def cut(self, plan: Settled) -> corpus.Windows:
         """The windows that a protocol asks for."""
         if self.ids is not None:
-            return corpus.from_ids(self.ids, None if self.mask is None else self.mask.bool())
+            return corpus.from_ids(self.ids, self.mask)
         if self.synthetic is not None:
             return synthetic_windows(
                 self.tokenizer,
@@ -81,7 +83,7 @@ class _Source:
                 raise ValueError(
                     f"expected input_ids as they are to be measured, got {' and '.join(beside)} beside them"
                 )
-            seq_len, windows = self.ids.shape[1], self.ids.shape[0]
+            windows, seq_len = self.ids.shape if self.ids.ndim == 2 else (1, 2)  # other shapes are refused when cut
         return {
             "seq_len": seq_len,
             "windows": windows,
@@ -92,6 +94,54 @@ class _Source:
             "synthetic": self.synthetic is not None,
             "longest": longest_window(self.model) if self.ids is None and seq_len is None else None,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """What a caller has given to be measured on, as it was given."""
+
+    text: Any
+    ids: Any
+    mask: Any
+    synthetic: Any
+    protocol: Any
+    seq_len: Any
+    windows: Any
+    bos: Any
+    chat: Any
+
+    def source(self, model: Any, tokenizer: Any, options: dict[str, Any]) -> tuple[_Source, dict[str, Any]]:
+        """Where windows come from, and the options that a protocol may contradict; raises for what makes no sense."""
+        arguments.checked_model(model)
+        arguments.checked_tokenizer(tokenizer)
+        seq_len, windows = arguments.checked_cut(
+            seq_len=self.seq_len,
+            windows=self.windows,
+            bos=self.bos,
+            synthetic=self.synthetic,
+            chat=self.chat,
+            protocol=self.protocol,
+        )
+        source = _Source(
+            tokenizer=tokenizer,
+            text=arguments.texts(self.text),
+            ids=arguments.token_ids(self.ids),
+            mask=arguments.attention_mask(self.mask),
+            synthetic=self.synthetic,
+            seed=options.get("seed", 0),
+            model=model,
+            chat=self.chat,
+        )
+        return source, source.given(seq_len, windows, self.bos, options)
+
+
+_SWAPS = ("normalizers", "modifier", "layers", "heads", "sweep")
+"""What compare takes and measure does not."""
+
+
+def _known(function: Callable[..., Report]) -> set[str]:
+    """The names of a function's arguments and of all options."""
+    return ({*signature(function).parameters} | {each.name for each in fields(Options)}) - {"options"}
 
 
 def measure(
@@ -124,8 +174,9 @@ def measure(
     Raises UnsupportedModelError for a model whose attention cannot be seen, TextError for a text that is too short,
     ProtocolError for an option that contradicts the protocol.
     """
-    source = _Source(tokenizer, text, input_ids, attention_mask, synthetic, options.get("seed", 0), model, chat)
-    given = source.given(seq_len, windows, bos, options)
+    options = arguments.checked_options(options, _known(measure), dict.fromkeys(_SWAPS, "compare"))
+    inputs = _Inputs(text, input_ids, attention_mask, synthetic, protocol, seq_len, windows, bos, chat)
+    source, given = inputs.source(model, tokenizer, options)
     return follow(protocol, given, source.cut, partial(measure_windows, model, tokenizer), options)
 
 
@@ -157,9 +208,17 @@ def compare(
     Raises what `measure` raises, UnknownNameError for an unknown normalizer, layer or head, and ValueError where there
     is nothing to compare.
     """
-    swaps = Swaps(normalizers=normalizers, modifier=modifier, layers=layers, heads=heads, sweep=sweep)
-    source = _Source(tokenizer, text, input_ids, attention_mask, synthetic, options.get("seed", 0), model, chat)
-    given = source.given(seq_len, windows, bos, options)
+    options = arguments.checked_options(options, _known(compare))
+    arguments.checked_modifier(modifier)
+    swaps = Swaps(
+        normalizers=arguments.normalizers(normalizers),
+        modifier=modifier,
+        layers=arguments.checked_layers(layers),
+        heads=arguments.checked_heads(heads),
+        sweep=arguments.flag("sweep", sweep),
+    )
+    inputs = _Inputs(text, input_ids, attention_mask, synthetic, protocol, seq_len, windows, bos, chat)
+    source, given = inputs.source(model, tokenizer, options)
     return follow(protocol, given, source.cut, partial(compare_windows, model, tokenizer, swaps=swaps), options)
 
 

@@ -8,6 +8,7 @@ import torch
 from sinkscope.bos import bos_facts, doubts, opening
 from sinkscope.corpus import Windows, room_for_text
 from sinkscope.errors import TextError
+from sinkscope.lengths import length_facts
 from sinkscope.tokens.spelling import special_ids
 
 KINDS = ("random", "repeat")
@@ -43,7 +44,7 @@ def synthetic(
     keep = torch.ones_like(ids, dtype=torch.bool)
     names = tuple(f"{kind} {place}" for place in range(1, count + 1))
     provenance = {
-        "seq_len": seq_len,
+        **length_facts(keep, seq_len),
         "windows": count,
         "documents": [{"name": name, "windows": 1, "tokens_measured": room} for name in names],
         "synthetic": {

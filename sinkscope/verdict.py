@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from sinkscope.report import Report
-from sinkscope.tokens.showing import visible_text
+from sinkscope.tokens.showing import visible_token
 
 MOST = 0.9
 """The share of the sink heads that the sentence about layers has to account for."""
@@ -120,7 +120,7 @@ def first_token(report: Report, *, ascii_only: bool) -> str:
     if not names:
         ids = ", ".join(str(each) for each in first["token_id"].unique()[:4])
         return f"Token 0 had the id {ids}: without a tokenizer nobody can say what it stands for."
-    shown = ", ".join(f"“{visible_text(name, ascii_only=ascii_only)}”" for name in names[:4])
+    shown = ", ".join(f"“{visible_token(name, ascii_only=ascii_only)}”" for name in names[:4])
     shown += ", …" if len(names) > 4 else ""
     if not report.summary.iloc[0]["bos"]:
         if "synthetic" in text:
@@ -177,7 +177,7 @@ def _activations(report: Report, *, ascii_only: bool) -> list[str]:
         return []
     top = largest.iloc[int(largest["value"].abs().argmax())]
     token = (
-        f"id {top['token_id']}" if pd.isna(top["token"]) else f"“{visible_text(top['token'], ascii_only=ascii_only)}”"
+        f"id {top['token_id']}" if pd.isna(top["token"]) else f"“{visible_token(top['token'], ascii_only=ascii_only)}”"
     )
     where = f"in layer {top['layer']}, dimension {top['dimension']}, at position {top['position']} ({token})"
     value = f"{top['value']:,.0f}" if abs(top["value"]) >= 1000 else f"{top['value']:.4g}"

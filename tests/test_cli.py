@@ -49,7 +49,8 @@ def test_a_run_prints_the_verdict_and_writes_every_format(run, tiny_llama, tmp_p
     places = [ended.out.index(words) for words in order]
     assert places == sorted(places)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
-    assert ended.err.splitlines()[-len(names) :] == [f"wrote {tmp_path / name}" for name in names]
+    said = [f"wrote {tmp_path / name}{' (the table `heads`)' if name == 'run.csv' else ''}" for name in names]
+    assert ended.err.splitlines()[-len(names) :] == said
 
 
 def test_json_goes_to_stdout_beside_files_and_is_the_same_run(run, tiny_llama, tmp_path):

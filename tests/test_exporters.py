@@ -51,11 +51,6 @@ def test_a_csv_reads_back_equal(name, tmp_path):
     pd.testing.assert_frame_equal(found, report.tables()[name], check_dtype=False)
 
 
-def test_a_csv_of_another_name_holds_the_heads(tmp_path):
-    export(report_of(SHARES), tmp_path / "results.csv")
-    assert list(pd.read_csv(tmp_path / "results.csv")["head"]) == [0, 1, 2, 0, 1, 2]
-
-
 def test_undefined_is_an_empty_cell_and_negative_numbers_stay_numbers(tmp_path):
     report = report_of(SHARES)
     report = dataclasses.replace(report, summary=pd.DataFrame({"a": [math.nan, -0.02], "b": [math.inf, 1e-9]}))

@@ -54,7 +54,8 @@ def test_no_number_loses_digits(width, monkeypatch):
 def test_a_narrow_screen_has_fewer_columns_and_whole_ones(monkeypatch):
     wide, narrow = (_screen(report_of(SHARES), monkeypatch, width=width) for width in (80, 30))
     assert "|v0|/|v|" in wide
-    assert "|v0|" not in narrow
+    assert "|v0|/|v|" not in [name for line in narrow.splitlines() if "layer" in line for name in line.split()]
+    assert "Not shown in 30 columns: mass, entropy, |v0|/|v|, type" in " ".join(narrow.split())
     assert "layer  head  share     se" in narrow
 
 
@@ -162,6 +163,36 @@ def test_columns_that_do_not_fit_go_from_the_right():
     assert _printed(columns, 20, ["a", "b", "c"], rows, frozenset("c"))[1].split() == rows[0]
     assert _printed(columns, 9, ["a", "b", "c"], rows, frozenset("c"))[1].split() == rows[0][:2]
     assert _printed(columns, 3, ["a", "b", "c"], rows, frozenset("c"))[1].split() == rows[0][:1]
+
+
+LABELS = ["softmax", "sink_logit:value=2.5,sink_bias=-0.3,window=64,keep_sinks,initial=4"]
+
+
+@pytest.mark.parametrize("width", range(30, 121, 6))
+def test_a_column_is_shown_whole_or_named_with_the_width_that_shows_it(width):
+    header = ["normalizer", "perplexity", "KL", "top-1", "row mass", "entropy", "zeros"]
+    rows = [[label, "1,234.56", "0.123", "0.999", "1.000", "3.141", "0.500"] for label in LABELS]
+    lines = _printed(columns, width, header, rows, frozenset({"normalizer"}))
+    said = " ".join(" ".join(lines).split())
+    missing = [index for index, name in enumerate(header) if name not in lines[0]]
+    assert all(rows[0][index] in said for index in set(range(len(header))) - set(missing))
+    assert max(cell_len(line.rstrip()) for line in lines) <= width
+    folded = "".join(line[: width - 5].split(" ")[0] for line in lines[2:])
+    assert folded.startswith(LABELS[1]) or width < 60
+    if missing:
+        note = f"Not shown in {width} columns: {', '.join(header[index] for index in missing)} (COLUMNS="
+        assert note in said
+        needed = int(said.partition("(COLUMNS=")[2].partition(" ")[0])
+        assert "Not shown" not in " ".join(_printed(columns, needed, header, rows, frozenset({"normalizer"})))
+        assert "Not shown" in " ".join(_printed(columns, needed - 1, header, rows, frozenset({"normalizer"})))
+    else:
+        assert "Not shown" not in said
+
+
+def test_a_long_label_costs_no_column_at_eighty():
+    header = ["normalizer", "perplexity", "KL", "top-1", "row mass", "entropy", "zeros"]
+    rows = [[label, "1,234.56", "0.123", "0.999", "1.000", "3.141", "0.500"] for label in LABELS]
+    assert _printed(columns, 80, header, rows, frozenset({"normalizer"}))[0].split("  ")[-1] == "zeros"
 
 
 @pytest.mark.parametrize("width", [30, 50, 80])

@@ -11,6 +11,8 @@ import typer
 from sinkscope import __version__
 from sinkscope.cli import caching, environment, listing, measure, patch
 from sinkscope.cli.console import say, settle
+from sinkscope.cli.repetition import refuse_repeated
+from sinkscope.cli.stdout import give_up, is_closed
 from sinkscope.errors import SinkscopeError
 
 OBJECTS_AT_ONCE = 100_000
@@ -64,7 +66,9 @@ def main() -> None:
 def _status() -> int:
     """The exit status, after every error that is not a bug has become one line on stderr."""
     try:
-        status: int | None = app(sys.argv[1:] or ["--help"], prog_name="sinkscope", standalone_mode=False)
+        words = sys.argv[1:] or ["--help"]
+        refuse_repeated(typer.main.get_command(app), words, "sinkscope")
+        status: int | None = app(words, prog_name="sinkscope", standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -77,7 +81,7 @@ def _status() -> int:
     except OSError as error:
         if not _of_stdout(error):
             raise
-        _give_up_stdout()
+        give_up()
         # Whoever closed the pipe has seen enough; a full disk has to be told.
         if error.errno != errno.EPIPE:
             say(f"sinkscope: cannot write the results: {error.strerror}")
@@ -103,12 +107,9 @@ def _advice(error: typer.TyperException) -> str:
 
 def _of_stdout(error: OSError) -> bool:
     """Whether it is stdout that failed: files of ours fail as OutputError, and others have a name."""
+    if is_closed():
+        return error.filename is None and error.errno == errno.EBADF
     return error.filename is None and error.errno in {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-
-
-def _give_up_stdout() -> None:
-    # Python writes what is left in the buffer once more when it ends, and would complain once more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _out_of_memory(error: Exception) -> bool:

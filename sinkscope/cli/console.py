@@ -1,13 +1,13 @@
 """The two streams: stdout carries results, stderr talk; neither interprets what a token or a path says."""
 
 import codecs
-import io
 import os
 import sys
 from typing import Any
 
 from rich.console import Console
 
+from sinkscope.cli.stdout import occupy
 from sinkscope.documents import shown
 
 Stream = Any
@@ -39,10 +39,9 @@ def settle() -> None:
 
     Without this NO_COLOR beside FORCE_COLOR still sends bold, and FORCE_COLOR=0 turns colours on.
     """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, io.StringIO())
-        _forgiving(getattr(sys, name))
+    occupy()
+    for stream in (sys.stdout, sys.stderr):
+        _forgiving(stream)
     if _refused():
         os.environ.pop("FORCE_COLOR", None)
         os.environ["TERM"] = "dumb"

@@ -8,7 +8,7 @@ from sinkscope.cli.running import Request, carry_out, command
 @command
 def measure(asked: Request) -> None:
     """Measure where each head's attention goes, on MODEL or on the embedded default."""
-    carry_out(asked, check=lambda: None, study=_study, show=_show)
+    carry_out(asked, check=lambda: None, study=_study, show=_show, absent=("lse", "sweep"))
 
 
 def _study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:

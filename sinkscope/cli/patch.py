@@ -113,7 +113,7 @@ def patch(  # noqa: PLR0917 - typer reads a command's options from its arguments
         swaps = Swaps(normalizers=resolved, modifier=modifier, **chosen)
         return compare_windows(model, tokenizer, windows, options, swaps=swaps)
 
-    carry_out(asked, check=check, study=study, show=_show)
+    carry_out(asked, check=check, study=study, show=_show, absent=() if sweep else ("sweep",))
 
 
 def _show(report: Any, console: Any) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import typer
 
 from sinkscope.cli import options as o
-from sinkscope.cli import texts
+from sinkscope.cli import stdout, texts
 from sinkscope.cli.bars import watched
-from sinkscope.cli.console import results, say
+from sinkscope.cli.console import say
+from sinkscope.cli.writing import put_out, tell, write
 from sinkscope.errors import ModelNotFoundError, OutputError, SinkscopeError
 from sinkscope.progress import Progress
 
@@ -86,6 +87,8 @@ def request(  # noqa: PLR0917 - typer reads a command's options from its argumen
     if model is not None and model_option is not None and model != model_option:
         raise typer.BadParameter(f"MODEL is given twice, as {model!r} and as {model_option!r}")
     if torch_dtype is not None:
+        if dtype is not o.Dtype.auto:
+            raise typer.BadParameter("--dtype and --torch-dtype are one option: give --dtype alone")
         say("warning: --torch-dtype is called --dtype now")
     if queries is not None and attention is o.Attention.flash:
         raise typer.BadParameter("--queries is answered by the dense path, so it does not go with --attention flash")
@@ -174,32 +177,36 @@ def carry_out(
     check: Callable[[], None],
     study: Callable[[Any, Any, Any, Any], Any],
     show: Callable[[Any, Any], None],
+    absent: Collection[str] = (),
 ) -> None:
     """Load, cut, study, write and print.
 
     `check` refuses what can be refused before a model is loaded; `study(model, tokenizer, windows, options)` gives the
-    report; `show(report, console)` prints it for people.
+    report; `show(report, console)` prints it for people; `absent` are tables that the command leaves empty.
     """
-    with watched(quiet=asked.quiet) as progress:
-        documents = _checked(asked)
+    if asked.json and stdout.is_closed():
+        raise OutputError("cannot write the results: stdout is closed; open it, or write a file with -o run.json")
+    with stdout.reserved(), watched(quiet=asked.quiet) as progress:
+        documents = _checked(asked, _absent(asked) | set(absent))
         check()
         report = _studied(asked, documents, study, progress)
-        failures = _write(report, asked.outputs)
+        failures = write(report, asked.outputs)
     if not asked.quiet:
-        _notes(report, asked.outputs, failures)
-    if asked.json:
-        # Always UTF-8, as JSON has to be, whatever the terminal's encoding is.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(report.to_json().encode("utf-8"))
-        sys.stdout.buffer.flush()
-    else:
-        show(report, results())
+        tell(report, asked.outputs, failures)
+    put_out(report, show, json=asked.json)
     if failures:
         # Only now, with the figures printed: a full disk does not cost the run.
         raise OutputError("; ".join(failures.values()))
 
 
-def _checked(asked: Request) -> Any:
+def _absent(asked: Request) -> set[str]:
+    """The tables of hidden states, where it is clear that these are not watched."""
+    only = asked.measuring["only"]
+    watched = asked.measuring["gradients"] or only is None or "activations" in only
+    return set() if watched else {"activations", "massive"}
+
+
+def _checked(asked: Request, absent: set[str]) -> Any:
     """The documents to measure on, after everything that can be refused before a model is loaded."""
     if os.environ.get("WORLD_SIZE", "") not in {"", "0", "1"}:
         raise SinkscopeError("WORLD_SIZE says that this is one process of several: start sinkscope without a launcher")
@@ -207,7 +214,7 @@ def _checked(asked: Request) -> Any:
     from sinkscope.documents import notes
 
     for path in asked.outputs:
-        exporters.check(path)
+        exporters.check(path, absent)
     models.find(asked.model, gguf_file=asked.loading["gguf_file"])
     _check_names(asked)
     documents = texts.documents(asked)
@@ -265,27 +272,6 @@ def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any
 
     given = asked.given | ({"longest": longest_window(loaded.model)} if asked.given["seq_len"] is None else {})
     return follow(asked.protocols, given, cut, run, measuring)
-
-
-def _write(report: Any, outputs: Iterable[Path]) -> dict[Path, str]:
-    """Write every file that can be written; the others with the reason."""
-    from sinkscope import exporters
-
-    failures = {}
-    for path in outputs:
-        try:
-            exporters.export(report, path)
-        except OutputError as error:
-            failures[path] = str(error)
-    return failures
-
-
-def _notes(report: Any, outputs: Iterable[Path], failures: dict[Path, str]) -> None:
-    for note in report.metadata["model"].get("notes", []):
-        say(f"note: {note}")
-    for path in outputs:
-        if path not in failures:
-            say(f"wrote {path}")
 
 
 def _without_secrets(words: list[str], token: str | None) -> list[str]:

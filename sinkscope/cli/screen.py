@@ -9,9 +9,10 @@ from sinkscope.cli.columns import columns
 from sinkscope.cli.console import plain
 from sinkscope.cli.heat import heat
 from sinkscope.documents import shown
+from sinkscope.lengths import windows_in_words
 from sinkscope.positions import RANKED_FROM
 from sinkscope.report import Report
-from sinkscope.tokens.showing import visible_text
+from sinkscope.tokens.showing import visible_token
 from sinkscope.verdict import verdict
 
 TOP = 8
@@ -43,9 +44,7 @@ def heading(report: Report, console: Console) -> None:
     """Print what was measured, in two lines."""
     text, windows = report.metadata["text"], int(report.summary.iloc[0]["windows"])
     console.print(shown(str(report.metadata["model"]["name"])), style="bold")
-    console.print(
-        f"{measured(report)}; {windows} {'window' if windows == 1 else 'windows'} of {text['seq_len']} tokens"
-    )
+    console.print(f"{measured(report)}; {windows_in_words(text, windows)}")
     sample = report.metadata.get("queries", {})
     if sample.get("sampled"):
         console.print(
@@ -93,7 +92,7 @@ def _tokens(report: Report, console: Console, *, ascii_only: bool) -> None:
     ranked = ranked.drop_duplicates(["token_id", "class"]).head(TOP)
     rows = [
         [
-            f"id {row['token_id']}" if pd.isna(row["token"]) else visible_text(row["token"], ascii_only=ascii_only),
+            f"id {row['token_id']}" if pd.isna(row["token"]) else visible_token(row["token"], ascii_only=ascii_only),
             number(row["received"]),
             row["class"],
             f"{row['window']}:{row['position']}",

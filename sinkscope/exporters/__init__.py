@@ -5,16 +5,18 @@ To add a format, write a function from a report to a file and list its card here
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sinkscope.catalog import Catalog
 from sinkscope.errors import OutputError
+from sinkscope.exporters import naming
 from sinkscope.exporters.base import Exporter
 from sinkscope.files import check_writable, replacing
 from sinkscope.report import Report
 
-__all__ = ["EXPORTERS", "Exporter", "check", "export"]
+__all__ = ["EXPORTERS", "Exporter", "check", "contents", "export"]
 
 
 def _later(module: str, name: str) -> Callable[[Report, Path, str], None]:
@@ -34,7 +36,12 @@ EXPORTERS: Catalog[Exporter] = Catalog(
     "format",
     [
         Exporter(".json", _json, "the complete run, reloadable: every table and the metadata"),
-        Exporter(".csv", _later("table", "csv"), "one table: heads, or what the file is named after (layers.csv, …)"),
+        Exporter(
+            ".csv",
+            _later("table", "csv"),
+            "one table: heads, or what the file is named after (layers.csv, …)",
+            tabular=True,
+        ),
         Exporter(
             ".png",
             _later("figure", "heatmap"),
@@ -47,17 +54,49 @@ EXPORTERS: Catalog[Exporter] = Catalog(
 )
 
 
-def check(path: Path) -> None:
-    """Raise OutputError if no report could be written to the path: to be asked before a model is loaded."""
+def check(path: str | Path, absent: Collection[str] = ()) -> None:
+    """Raise OutputError if no report could be written to the path: to be asked before a model is loaded.
+
+    absent: the names of tables that the run will not fill.
+    """
+    path = Path(path)
     check_writable(path)
-    _exporter(path)
+    name = _table(path)
+    if name in absent:
+        with _about(path):
+            naming.refuse_empty(str(name))
 
 
-def export(report: Report, path: Path) -> None:
+def export(report: Report, path: str | Path) -> None:
     """Write the report to the path in the format of its suffix, atomically; raises OutputError."""
-    exporter = _exporter(path)
+    path = Path(path)
+    exporter, name = _exporter(path), _table(path)
+    if name is not None and report.tables()[name].empty:
+        with _about(path):
+            naming.refuse_empty(name)
     with replacing(path) as temporary:
         exporter.function(report, temporary, path.stem)
+
+
+def contents(path: Path) -> str:
+    """The path, with the table that is in the file where its name does not say so."""
+    name = _table(path)
+    return str(path) if name in {None, path.stem.lower()} else f"{path} (the table `{name}`)"
+
+
+def _table(path: Path) -> str | None:
+    """The name of the table that the path would hold; None for a format that holds no single one."""
+    exporter = _exporter(path)
+    with _about(path):
+        return naming.table_named(path.stem) if exporter.tabular else None
+
+
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OutputError as error:
+        raise OutputError(f"cannot write {path}: {error}") from None
 
 
 def _exporter(path: Path) -> Exporter:

@@ -13,11 +13,12 @@ class Exporter:
 
     `function(report, path, stem)` writes a whole file at the path, and need not care what was there: it is handed a
     temporary file that takes the place of the real one when it is done. `stem` is the name that the user gave
-    without the suffix, for formats that hold one table of several. `needs` is a module that the format cannot do
-    without.
+    without the suffix, for formats that hold one table of several, which are `tabular` (see `naming`). `needs` is a
+    module that the format cannot do without.
     """
 
     name: str
     function: Callable[[Report, Path, str], None]
     summary: str
     needs: str | None = None
+    tabular: bool = False

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.documents import shown
+from sinkscope.lengths import windows_in_words
 from sinkscope.report import Report
 
 INK = "#222222"
@@ -95,7 +96,9 @@ def _compared(report: Report) -> Figure:
     epsilon = float(report.summary["epsilon"].iloc[0])
     _bar(figure, image, epsilon, ax=panels, pad=0.02, aspect=10 * size[1])
     title = f"{shown(str(report.metadata['model']['name']))}: heads above {epsilon:g} in percent"
-    figure.suptitle(_narrow(title, size[0]), fontsize=8, color=INK, parse_math=False)
+    windows = windows_in_words(report.metadata["text"], int(report.summary["windows"].iloc[0]))
+    lines = [_narrow(line, size[0]) for line in (title, windows)]
+    figure.suptitle("\n".join(lines), fontsize=8, color=INK, parse_math=False)
     return figure
 
 
@@ -159,12 +162,12 @@ def _apart(count: int, room: int) -> int:
 
 def _title(report: Report, width: float) -> str:
     row = report.summary.iloc[0]
-    windows = int(row["windows"])
+    windows = windows_in_words(report.metadata["text"], int(row["windows"]))
     name = _narrow(shown(str(report.metadata["model"]["name"])), width)
     rate = (
         "no sink rate" if math.isnan(row["sink_rate"]) else f"{row['sink_rate']:.1%} of heads above {row['epsilon']:g}"
     )
-    return f"{name}\n{rate} · {windows} {'window' if windows == 1 else 'windows'} · {row['normalizer']}"
+    return f"{name}\n{rate} · {row['normalizer']}\n{windows}"
 
 
 @contextmanager

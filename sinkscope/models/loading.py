@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from sinkscope.arguments.values import function, got
 from sinkscope.errors import ModelNotFoundError, UnknownNameError, UnsupportedModelError
 from sinkscope.models import cache, hub
 from sinkscope.models.bars import heard
@@ -73,8 +74,8 @@ class _Place:
 def load(
     model: str | Path | None = None,
     *,
-    dtype: str = "auto",
-    device: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
@@ -92,6 +93,10 @@ def load(
     Raises ModelNotFoundError or UnsupportedModelError for every failure to load, with the remedy in one line, and
     UnknownNameError for a dtype or a device that there is not.
     """
+    if model is not None and not isinstance(model, str | Path):
+        raise TypeError(f"expected a model's name or path, got {got(model)}")
+    function("progress", progress, "(stage, done, total)")
+    dtype, device = str(dtype).removeprefix("torch."), str(device)
     _require_dtype(dtype)
     how = _How(dtype, _device(device, device_map), device_map, trust_remote_code, allow_pickle, local_files_only)
     source = find(model, gguf_file=gguf_file)

@@ -75,7 +75,10 @@ def resolve(spec: str | Normalizer | Callable[..., Tensor]) -> Normalizer:
     if colon and name not in NORMALIZERS and "=" not in rest:
         return imported(spec)
     card = NORMALIZERS[name]
-    settings = dict(_setting(card, pair) for pair in rest.split(",")) if colon else {}
+    pairs = [_setting(card, pair) for pair in rest.split(",")] if colon else []
+    settings = dict(pairs)
+    if len(settings) < len(pairs):
+        raise SinkscopeError(f"{spec}: a setting is given twice; give each once")
     try:
         return card.bind(**settings)
     except ValueError as error:

@@ -10,6 +10,9 @@ INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
+BYTE = re.compile(r"\\x[89a-f][0-9a-f]")
+"""A byte as reports write it."""
+
 
 def visible_text(text: bytes | str, *, ascii_only: bool = False) -> str:
     r"""The text on one line, with nothing in it that a terminal obeys, hides or reorders.
@@ -22,8 +25,32 @@ def visible_text(text: bytes | str, *, ascii_only: bool = False) -> str:
     """
     if isinstance(text, bytes):
         text = text.decode(errors="surrogateescape")
-    shown = "".join(_visible(character, ascii_only=ascii_only) for character in text)
-    return f"◌{shown}" if unicodedata.category(shown[:1] or " ").startswith("M") else shown
+    return _on_a_circle("".join(_visible(character, ascii_only=ascii_only) for character in text))
+
+
+def visible_token(text: str, *, ascii_only: bool = False) -> str:
+    r"""A token as a report has it, as `visible_text` shows it.
+
+    A byte that is no whole character stands as \xe3 in a report already, and is not escaped once more.
+    """
+    parts = re.split(f"({BYTE.pattern})", text)
+    return _on_a_circle(
+        "".join(
+            part if index % 2 else "".join(_visible(character, ascii_only=ascii_only) for character in part)
+            for index, part in enumerate(parts)
+        )
+    )
+
+
+def _on_a_circle(shown: str) -> str:
+    """With a circle under a mark in front; a circle of the text's own under one is escaped."""
+    if _is_mark(shown[:1]):
+        return f"◌{shown}"
+    return f"\\u25cc{shown[1:]}" if shown[:1] == "◌" and _is_mark(shown[1:2]) else shown
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character or " ").startswith("M")
 
 
 def _visible(character: str, *, ascii_only: bool) -> str:
