@@ -9,9 +9,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, Question, Site
+from sinkscope.attention import Call, Question, Rows, Site
 from sinkscope.attention.paths import Path, attend, attend_and_reduce, taken
 from sinkscope.attention.swap import PLAIN
+from sinkscope.common_rows import Baselines, Key, RowsOfCalls, differ
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.handshake import TOLERANCES, Handshake, difference, not_of_tokens
 from sinkscope.observe import Batches
@@ -40,6 +41,8 @@ class Comparison:
 
     baseline: Record
     records: list[Record]
+    befores: list[Record]
+    """For each of the records the baseline over the rows that count there, which is what its changes are taken from."""
     identity_delta: float
     """The largest difference that our own softmax made to the model's last hidden states or logits over the first
     window, relative to the largest."""
@@ -63,21 +66,27 @@ def compare_records(
     """
     baseline = batches.record("softmax")
     records = [batches.record(each.label) for each in contenders]
+    befores = Baselines(baseline, batches, len(contenders))
     tokens, done, delta = int(batches.keep.sum()) * (1 + len(contenders)), 0, (0.0, 0.0)
     progress("comparing", 0, tokens)
     for windows in batches.of(size):
         ids, keep = batches.at(windows)
-        plain = _forward(model, batches, windows, baseline, Plan({}), shown=shown)
+        plain, own = _forward(model, batches, windows, baseline, Plan({}), shown=shown)
         if windows.start == 0:
             delta = _identity(model, ids[:1], keep[:1], plain, shown)
         baseline.loss.add(windows, losses(plain, ids, keep))
         progress("comparing", done := done + int(keep.sum()), tokens)
-        for contender, record in zip(contenders, records, strict=True):
+        others: dict[int, RowsOfCalls] = {}
+        for index, (contender, record) in enumerate(zip(contenders, records, strict=True)):
             swept = contender.layer is not None
-            found = _forward(model, batches, windows, record, contender.plan, shown=shown, scored_only=swept)
+            found, rows = _forward(model, batches, windows, record, contender.plan, shown=shown, scored_only=swept)
             _score(record, windows, (plain, found), batches)
+            if differ(own, rows):
+                others[index] = rows
             progress("comparing", done := done + int(keep.sum()), tokens)
-    return Comparison(baseline, records, *delta)
+        if others:
+            befores.add(model, shown, windows, others)
+    return Comparison(baseline, records, befores.records(), *delta)
 
 
 def _identity(
@@ -143,7 +152,7 @@ def _forward(
     *,
     shown: Handshake,
     scored_only: bool = False,
-) -> Predictions:
+) -> tuple[Predictions, RowsOfCalls]:
     question = batches.question(windows)
     replacer = _Replacer(record, question, windows, plan, batches, scored_only=scored_only)
     with ExitStack() as stack:
@@ -155,7 +164,7 @@ def _forward(
         raise UnsupportedModelError(
             f"{type(model).__name__} never called {missed[0]} over this text: nothing was swapped there"
         )
-    return found
+    return found, replacer.rows
 
 
 @dataclass(eq=False)
@@ -171,6 +180,7 @@ class _Replacer:
 
     def __post_init__(self) -> None:
         self.seen: set[str] = set()
+        self.rows: dict[Key, Rows] = {}
 
     def __call__(self, site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
         if not_of_tokens(call, self.question.keep.shape[1]):
@@ -184,4 +194,5 @@ class _Replacer:
             return attend(call, swap, asked)
         output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), asked)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)
+        self.rows[site.name, site.call] = reductions.rows()
         return output

@@ -37,25 +37,28 @@ def report(record: Record, setting: Setting) -> Report:
 def compared(comparison: Comparison, contenders: Sequence[Contender], setting: Setting) -> Report:
     """The report of a comparison: plain softmax first, then each contender beside its change."""
     sheet, baseline = _sheet(setting), comparison.baseline
-    both = list(zip(contenders, comparison.records, strict=True))
-    records = [record for contender, record in both if contender.layer is None]
-    swept = [(each.layer, each.label, record) for each, record in both if each.layer is not None]
+    both = list(zip(contenders, comparison.befores, comparison.records, strict=True))
+    pairs = [(before, record) for contender, before, record in both if contender.layer is None]
+    records = [record for _, record in pairs]
+    swept = [(each.layer, each.label, record) for each, _, record in both if each.layer is not None]
     everything = [baseline, *records]
     keep, tokens = setting.windows.keep, [_tokens(record, setting) for record in everything]
     summaries = [_summary(baseline, sheet, keep)]
-    for record in records:
-        change = pd.DataFrame([deltas.summary(baseline, record, sheet)])
-        summaries.append(pd.concat([_summary(record, sheet, keep), change], axis=1))
+    for before, record in pairs:
+        summaries.append(_summary(record, sheet, keep))
+        change = deltas.summary(before, record, sheet)
+        change["first_queries_delta"] = summaries[-1]["first_queries"][0] - summaries[0]["first_queries"][0]
+        summaries[-1] = pd.concat([summaries[-1], pd.DataFrame([change])], axis=1)
     told = {
         "identity_delta": comparison.identity_delta,
         "identity_kl": comparison.identity_kl,
         "normalizers": _cards(contenders),
     }
     found = Report(
-        heads=_joined([tables.heads(baseline, sheet), *(deltas.heads(baseline, each, sheet) for each in records)]),
-        layers=_joined([tables.layers(record, sheet) for record in everything]),
+        heads=_joined([tables.heads(baseline, sheet), *(deltas.heads(*each, baseline, sheet) for each in pairs)]),
+        layers=_joined([tables.layers(baseline, sheet), *(deltas.layers(*each, sheet) for each in pairs)]),
         tokens=_joined(tokens),
-        positions=_joined([tables.positions(record) for record in everything]),
+        positions=_joined([tables.positions(baseline), *(deltas.positions(*each) for each in pairs)]),
         summary=_joined(summaries),
         documents=_joined([tables.documents(record, sheet, setting.windows.documents) for record in everything]),
         metadata=metadata(baseline, setting, records) | {"comparison": told},
