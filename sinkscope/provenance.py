@@ -4,6 +4,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +14,8 @@ from sinkscope import __version__
 from sinkscope.attention import OF_VECTORS
 from sinkscope.corpus import Windows
 from sinkscope.handshake import Handshake
+from sinkscope.hidden.layers import Layer as DecoderLayer
+from sinkscope.hidden.layers import decoder_layers
 from sinkscope.metrics import METRICS
 from sinkscope.observe import Batches
 from sinkscope.options import Options
@@ -41,6 +44,29 @@ class Setting:
     shown: Handshake
     options: Options
 
+    @cached_property
+    def decoder_layers(self) -> tuple[DecoderLayer, ...]:
+        """The decoder layers, with attention or without: a configuration may count what runs several times."""
+        return decoder_layers(self.model, self.shown.sites).layers
+
+    @cached_property
+    def layers_without(self) -> list[DecoderLayer]:
+        """Those in which no attention was seen."""
+        names = {site.name for site in self.shown.sites}
+        seen = {id(module) for name, module in self.model.named_modules() if name in names}
+        # Layers may share one module, which goes by another name in each.
+        aliases = [name for name, module in self.model.named_modules(remove_duplicate=False) if id(module) in seen]
+        return [
+            layer
+            for layer in self.decoder_layers
+            if not any(name == layer.name or name.startswith(f"{layer.name}.") for name in aliases)
+        ]
+
+    @property
+    def knows_bos(self) -> bool:
+        """Whether anything says which token is BOS: a tokenizer without one says that there is none."""
+        return self.tokenizer is not None or self.tokens.bos is not None
+
 
 def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) -> dict[str, Any]:
     """What the run was, in values that JSON can hold."""
@@ -61,7 +87,8 @@ def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) ->
             "implementation": model.config._attn_implementation,  # noqa: SLF001 - transformers has no public name
             "seen_at": SEEN_AT[setting.shown.inside],
             "layers": {layer.name: {"type": layer.kind, "path": layer.path} for layer in record.in_order()},
-            "layers_without": _layers_without(record, model),
+            "decoder_layers": len(setting.decoder_layers),
+            "layers_without": [layer.number for layer in setting.layers_without],
             "calls_left_out": setting.shown.left_out,
             "identity_delta": setting.shown.delta,
             "largest_output_difference": record.largest_difference,
@@ -139,13 +166,6 @@ def _undefined_after(others: Sequence[Record]) -> dict[str, str]:
         if not any(layer.by_position.by_window()[1].any() for layer in record.layers.values()):
             reasons[f"first_*, sink_rate* under {record.normalizer}"] = "no query can see the first token"
     return reasons
-
-
-def _layers_without(record: Record, model: PreTrainedModel) -> list[int]:
-    """The numbers of the model's layers in which no attention was seen."""
-    seen = {layer.layer for layer in record.layers.values()}
-    count = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
-    return [number for number in range(count) if number not in seen]
 
 
 def _undefined(record: Record, setting: Setting) -> dict[str, str]:

@@ -6,8 +6,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
-from jaxtyping import Bool
-from torch import Tensor
 
 from sinkscope import activations, deltas, tables
 from sinkscope.comparison import Comparison, Contender
@@ -26,7 +24,7 @@ def report(record: Record, setting: Setting) -> Report:
         layers=tables.layers(record, sheet),
         tokens=tokens,
         positions=tables.positions(record),
-        summary=_summary(record, sheet, setting.windows.keep),
+        summary=_summary(record, sheet, setting),
         documents=tables.documents(record, sheet, setting.windows.documents),
         metadata=metadata(record, setting),
         **_hidden([record], [tokens]),
@@ -42,10 +40,10 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
     records = [record for _, record in pairs]
     swept = [(each.layer, each.label, record) for each, _, record in both if each.layer is not None]
     everything = [baseline, *records]
-    keep, tokens = setting.windows.keep, [_tokens(record, setting) for record in everything]
-    summaries = [_summary(baseline, sheet, keep)]
+    tokens = [_tokens(record, setting) for record in everything]
+    summaries = [_summary(baseline, sheet, setting)]
     for before, record in pairs:
-        summaries.append(_summary(record, sheet, keep))
+        summaries.append(_summary(record, sheet, setting))
         change = deltas.summary(before, record, sheet)
         change["first_queries_delta"] = summaries[-1]["first_queries"][0] - summaries[0]["first_queries"][0]
         summaries[-1] = pd.concat([summaries[-1], pd.DataFrame([change])], axis=1)
@@ -92,18 +90,20 @@ def _sheet(setting: Setting) -> tables.Sheet:
     fixed = {
         "seq_len": windows.ids.shape[1],
         "windows": windows.ids.shape[0],
-        "bos": bool(marked["bos"].any()) if "bos" in marked else False,
+        "bos": bool(marked["bos"].any()) if setting.knows_bos else None,
         "epsilon": options.epsilon,
     }
     return tables.Sheet(tuple(setting.batches.marked), fixed, options.draws(windows.ids.shape[0]))
 
 
-def _summary(record: Record, sheet: tables.Sheet, keep: Bool[Tensor, "window position"]) -> pd.DataFrame:
+def _summary(record: Record, sheet: tables.Sheet, setting: Setting) -> pd.DataFrame:
     """The means over heads, and what there is beside attention: hidden states and gradients."""
     row = {} if record.hidden is None else activations.summary(record.hidden)
     if record.gradients is not None:
-        row |= gradient_figures(record.gradients, keep)
-    return pd.concat([tables.summary(record, sheet), pd.DataFrame([row])], axis=1)
+        row |= gradient_figures(record.gradients, setting.windows.keep)
+    table = tables.summary(record, sheet)
+    table.insert(list(table.columns).index("first_queries"), "layers_without_attention", len(setting.layers_without))
+    return pd.concat([table, pd.DataFrame([row])], axis=1)
 
 
 def _hidden(records: Sequence[Record], tokens: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
