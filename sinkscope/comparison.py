@@ -41,7 +41,7 @@ class Comparison:
 
     baseline: Record
     records: list[Record]
-    befores: list[Record]
+    baselines: list[Record]
     """For each of the records the baseline over the rows that count there, which is what its changes are taken from."""
     identity_delta: float
     """The largest difference that our own softmax made to the model's last hidden states or logits over the first
@@ -66,7 +66,7 @@ def compare_records(
     """
     baseline = batches.record("softmax")
     records = [batches.record(each.label) for each in contenders]
-    befores = Baselines(baseline, batches, len(contenders))
+    baselines = Baselines(baseline, batches, len(contenders))
     tokens, done, delta = int(batches.keep.sum()) * (1 + len(contenders)), 0, (0.0, 0.0)
     progress("comparing", 0, tokens)
     for windows in batches.of(size):
@@ -85,8 +85,8 @@ def compare_records(
                 others[index] = rows
             progress("comparing", done := done + int(keep.sum()), tokens)
         if others:
-            befores.add(model, shown, windows, others)
-    return Comparison(baseline, records, befores.records(), *delta)
+            baselines.add(model, shown, windows, others)
+    return Comparison(baseline, records, baselines.records(), *delta)
 
 
 def _identity(

@@ -1,7 +1,6 @@
 """Everything about a run that is not in its record, and the metadata that it takes to repeat the run."""
 
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -11,17 +10,15 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sinkscope import __version__
-from sinkscope.attention import OF_VECTORS
 from sinkscope.corpus import Windows
 from sinkscope.handshake import Handshake
 from sinkscope.hidden.layers import Layer as DecoderLayer
 from sinkscope.hidden.layers import decoder_layers
-from sinkscope.metrics import METRICS
 from sinkscope.observe import Batches
 from sinkscope.options import Options
 from sinkscope.protocols import Protocol
 from sinkscope.record import Record
-from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens, classify
+from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "pandas")
 
@@ -68,7 +65,7 @@ class Setting:
         return self.tokenizer is not None or self.tokens.bos is not None
 
 
-def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) -> dict[str, Any]:
+def metadata(record: Record, setting: Setting) -> dict[str, Any]:
     """What the run was, in values that JSON can hold."""
     model, windows, options = setting.model, setting.windows, setting.options
     return {
@@ -93,7 +90,6 @@ def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) ->
             "identity_delta": setting.shown.delta,
             "largest_output_difference": record.largest_difference,
         },
-        "undefined": _undefined(record, setting) | _undefined_after(others),
         "versions": {"python": platform.python_version(), "sinkscope": __version__}
         | {name: version(name) for name in LIBRARIES},
     }
@@ -150,70 +146,3 @@ def _origin(model: PreTrainedModel) -> dict[str, object]:
         "device": str(model.device),
         "parameters": model.num_parameters(),
     }
-
-
-def _undefined_after(others: Sequence[Record]) -> dict[str, str]:
-    """Why a figure is null in a comparison, beside what holds for any run."""
-    if not others:
-        return {}
-    reasons = {
-        "*_delta": "the baseline has no change, and a figure that is undefined before or after has none either",
-        "degenerate_rows": "only some normalizers have rows that their formula does not define",
-    }
-    for record in others:
-        if bool(record.loss.by_window()[0].isnan().any()):
-            reasons[record.normalizer] = "the model's output is no longer a number"
-        if not any(layer.by_position.by_window()[1].any() for layer in record.layers.values()):
-            reasons[f"first_*, sink_rate* under {record.normalizer}"] = "no query can see the first token"
-    return reasons
-
-
-def _undefined(record: Record, setting: Setting) -> dict[str, str]:
-    """Why a figure is null wherever it is."""
-    reasons = _without_classes(setting) | _not_asked_for(record, setting)
-    if record.hidden is not None:
-        reasons["attention_*"] = "the attention of the layer ran never, or more than once"
-        reasons |= {f"activations of {name}": reason for name, reason in record.hidden.undefined.items()}
-    reasons |= {f"projected norms of {name}": why for name, why in setting.batches.projections.undefined.items()}
-    if not any(layer.learned_sink for layer in record.layers.values()):
-        reasons["sink_logit_mass"] = "no layer of this model has a learned sink"
-    figures = ", ".join(metric.name for metric in record.metrics if metric.needs & OF_VECTORS)
-    if figures and not setting.shown.shows_values:
-        reasons[figures] = "the layers of this model show their scores only, not their values"
-    if setting.batches.positions is not None and any(metric.name == "lthon" for metric in record.metrics):
-        reasons["lthon, lthon_ln"] = "of a window whose last token is not among the sampled queries there is none"
-    if setting.windows.ids.shape[0] < 2:
-        reasons["*_se, *_low, *_high"] = "an error needs at least two windows"
-    if not bool((record.loss.by_window()[1] > 0).any()):
-        reasons["perplexity"] = "no token has one before it to be predicted from"
-    return reasons
-
-
-def _without_classes(setting: Setting) -> dict[str, str]:
-    """Why classes of tokens have no figures."""
-    reasons: dict[str, str] = {}
-    marked = classify(setting.tokens)
-    for name in TOKEN_CLASSES:
-        if name not in marked:
-            reasons[f"{name}_*"] = "there is no tokenizer, and so no text to decide on"
-        elif name not in setting.batches.marked:
-            reasons[f"{name}_*"] = "the class was not asked for"
-        elif not bool(marked[name].any()):
-            reasons[f"{name}_*"] = f"no token of the windows is in the class {name}"
-    return reasons
-
-
-def _not_asked_for(record: Record, setting: Setting) -> dict[str, str]:
-    measured = {metric.name for metric in record.metrics}
-    reasons = {
-        name: "the metric was not asked for"
-        for name, card in METRICS.items()
-        if not card.optional and name not in measured
-    }
-    if setting.batches.positions is not None and setting.options.also is not None:
-        reasons["*_sampling_se"] = "scores of dormancy are means over windows, and tell nothing of a sample of queries"
-    if record.hidden is None:
-        reasons["activations, massive"] = "the figures of hidden states were not asked for"
-    if not setting.batches.received:
-        reasons["received"] = "the mass that each token receives was not asked for"
-    return reasons

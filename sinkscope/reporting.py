@@ -14,6 +14,8 @@ from sinkscope.provenance import Setting, metadata
 from sinkscope.record import Record
 from sinkscope.report import Report
 from sinkscope.tokens import TOKEN_CLASSES, Tokens, classify
+from sinkscope.undefined import base, reasons
+from sinkscope.why_null import known, not_measured
 
 
 def report(record: Record, setting: Setting) -> Report:
@@ -29,13 +31,13 @@ def report(record: Record, setting: Setting) -> Report:
         metadata=metadata(record, setting),
         **_hidden([record], [tokens]),
     )
-    return _under_protocol(found, setting)
+    return _explained(_under_protocol(found, setting), [record], setting)
 
 
 def compared(comparison: Comparison, contenders: Sequence[Contender], setting: Setting) -> Report:
     """The report of a comparison: plain softmax first, then each contender beside its change."""
     sheet, baseline = _sheet(setting), comparison.baseline
-    both = list(zip(contenders, comparison.befores, comparison.records, strict=True))
+    both = list(zip(contenders, comparison.baselines, comparison.records, strict=True))
     pairs = [(before, record) for contender, before, record in both if contender.layer is None]
     records = [record for _, record in pairs]
     swept = [(each.layer, each.label, record) for each, _, record in both if each.layer is not None]
@@ -59,12 +61,12 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
         positions=_joined([tables.positions(baseline), *(deltas.positions(*each) for each in pairs)]),
         summary=_joined(summaries),
         documents=_joined([tables.documents(record, sheet, setting.windows.documents) for record in everything]),
-        metadata=metadata(baseline, setting, records) | {"comparison": told},
+        metadata=metadata(baseline, setting) | {"comparison": told},
         lse=deltas.levels(everything),
         sweep=deltas.sweep(baseline, swept, sheet),
         **_hidden(everything, tokens),
     )
-    return _under_protocol(found, setting)
+    return _explained(_under_protocol(found, setting), everything, setting)
 
 
 def together(reports: Sequence[Report], refused: Mapping[str, str]) -> Report:
@@ -79,10 +81,34 @@ def together(reports: Sequence[Report], refused: Mapping[str, str]) -> Report:
     found = {name: _joined([getattr(report, name) for report in reports]) for name in names}
     runs = {report.metadata["protocol"]["name"]: report.metadata for report in reports}
     undefined: dict[str, str] = {}
-    for name, told in runs.items():
-        undefined |= told["undefined"] | dict.fromkeys(told["protocol"]["figures"], f"only {name} measures it")
+    for told in runs.values():
+        undefined |= told["undefined"]
+    undefined |= _only_some(reports)
     several = {"runs": runs, "not_followed": dict(refused), "undefined": undefined}
     return Report(**found, metadata=reports[0].metadata | several)
+
+
+def _only_some(reports: Sequence[Report]) -> dict[str, str]:
+    """The figures that some of the protocols do not measure, and so have null in their rows."""
+    found: dict[str, str] = {}
+    for name in reports[0].tables():
+        tables = {each.metadata["protocol"]["name"]: each.tables()[name] for each in reports}
+        tables = {protocol: table for protocol, table in tables.items() if not table.empty}
+        for column in dict.fromkeys(str(column) for table in tables.values() for column in table):
+            measuring = [protocol for protocol, table in tables.items() if column in table]
+            if len(measuring) < len(tables):
+                verb = "measures" if len(measuring) == 1 else "measure"
+                found[base(column)] = f"only {' and '.join(measuring)} {verb} it"
+    return found
+
+
+def _explained(report: Report, records: Sequence[Record], setting: Setting) -> Report:
+    """The report with the reasons for what is null in it, and for what is not in it."""
+    told = {
+        "undefined": reasons(report.tables(), known(records, setting)),
+        "not_measured": not_measured(records[0], setting),
+    }
+    return replace(report, metadata=report.metadata | told)
 
 
 def _sheet(setting: Setting) -> tables.Sheet:
