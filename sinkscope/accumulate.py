@@ -38,6 +38,10 @@ class Tally:
         self._refuse_known(theirs)
         return Tally(self._windows | theirs)
 
+    def over(self, other: "Tally") -> "Tally":
+        """These windows, and those of the other that this one lacks; neither is changed."""
+        return Tally(other._windows | self._windows)  # noqa: SLF001 - of the same class
+
     @property
     def windows(self) -> list[int]:
         """The windows counted so far, in order."""

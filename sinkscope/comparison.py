@@ -8,9 +8,10 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Call, Question, Site
+from sinkscope.attention import Call, Question, Rows, Site
 from sinkscope.attention.paths import Path, attend, attend_and_reduce, taken
 from sinkscope.attention.swap import PLAIN
+from sinkscope.common_rows import Baselines, Key, RowsOfCalls, differ
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.finite import advice, undefined
 from sinkscope.handshake import Handshake
@@ -43,6 +44,8 @@ class Comparison:
 
     baseline: Record
     records: list[Record]
+    baselines: list[Record]
+    """For each of the records the baseline over the rows that count there, which is what its changes are taken from."""
     identity_delta: float
     """The largest difference that our own softmax made to the model's last hidden states or logits over the first
     window, relative to the largest."""
@@ -66,21 +69,27 @@ def compare_records(
     """
     baseline = batches.record("softmax")
     records = [batches.record(each.label) for each in contenders]
+    baselines = Baselines(baseline, batches, len(contenders))
     tokens, done, delta = int(batches.keep.sum()) * (1 + len(contenders)), 0, (0.0, 0.0)
     progress("comparing", 0, tokens)
     for windows in batches.of(size):
         ids = batches.at(windows)
-        plain = _forward(model, batches, windows, baseline, Plan({}), shown=shown)
+        plain, own = _forward(model, batches, windows, baseline, Plan({}), shown=shown)
         if done == 0:
             delta = _identity(model, ids[:1], plain, shown)
         baseline.loss.add(windows, losses(plain, ids))
         progress("comparing", done := done + ids.numel(), tokens)
-        for contender, record in zip(contenders, records, strict=True):
+        others: dict[int, RowsOfCalls] = {}
+        for index, (contender, record) in enumerate(zip(contenders, records, strict=True)):
             swept = contender.layer is not None
-            found = _forward(model, batches, windows, record, contender.plan, shown=shown, scored_only=swept)
+            found, rows = _forward(model, batches, windows, record, contender.plan, shown=shown, scored_only=swept)
             _score(record, windows, (plain, found), ids)
+            if differ(own, rows):
+                others[index] = rows
             progress("comparing", done := done + ids.numel(), tokens)
-    return Comparison(baseline, records, *delta)
+        if others:
+            baselines.add(model, shown, windows, others)
+    return Comparison(baseline, records, baselines.records(), *delta)
 
 
 def _identity(
@@ -145,7 +154,7 @@ def _forward(
     *,
     shown: Handshake,
     scored_only: bool = False,
-) -> Predictions:
+) -> tuple[Predictions, RowsOfCalls]:
     question = batches.question(windows)
     replacer = _Replacer(record, question, windows, plan, batches, scored_only=scored_only)
     with ExitStack() as stack:
@@ -157,7 +166,7 @@ def _forward(
         raise UnsupportedModelError(
             f"{type(model).__name__} never called {missed[0]} over this text: nothing was swapped there"
         )
-    return found
+    return found, replacer.rows
 
 
 @dataclass(eq=False)
@@ -173,6 +182,7 @@ class _Replacer:
 
     def __post_init__(self) -> None:
         self.seen: set[str] = set()
+        self.rows: dict[Key, Rows] = {}
 
     def __call__(self, site: Site, call: Call, own: Callable[[], Tensor]) -> Tensor:
         if not_of_tokens(call, self.question.keep.shape[1]):
@@ -186,4 +196,5 @@ class _Replacer:
             return attend(call, swap, asked)
         output, reductions = attend_and_reduce(call, swap, self.question.to(call.query.device), asked)
         self.record.add(Layer.of(site, call, path), self.windows, reductions)
+        self.rows[site.name, site.call] = reductions.rows()
         return output

@@ -1,4 +1,8 @@
-"""What a comparison adds to the tables: differences to plain softmax, paired by window, the sweep, the levels."""
+"""What a comparison adds to the tables: differences to plain softmax, paired by window, the sweep, the levels.
+
+A change is that of a figure over the same rows of the same windows. `before` is the baseline over the rows that count
+after the swap; where these are fewer, it is not the baseline's own figure, and so it stands in a `_before` column.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +11,7 @@ from itertools import pairwise
 
 import pandas as pd
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from sinkscope import tables
@@ -29,25 +34,47 @@ PER_HEAD = (
 """The figures whose change is given head by head; the model's means have it for all."""
 
 
-def summary(baseline: Record, record: Record, sheet: Sheet) -> Row:
+def summary(before: Record, record: Record, sheet: Sheet) -> Row:
     """The scores against the baseline, and the change of every mean with its paired standard error."""
-    row = _scores(record, sheet) | _loss(baseline, record, sheet)
-    for name, (before, after) in _pairs(baseline, record, sheet.columns).items():
-        defined = (before[1].sum(0) > 0) & (after[1].sum(0) > 0)
-        row |= _difference(f"{name}_delta", _only(before, defined), _only(after, defined), sheet)
+    row = _scores(record, sheet) | _loss(before, record, sheet)
+    for name, pairs in _pairs(before, record, sheet.columns).items():
+        row |= _change(name, pairs, _defined(*pairs), sheet)
     return row
 
 
-def heads(baseline: Record, record: Record, sheet: Sheet) -> pd.DataFrame:
-    """The table of heads, with the change of the PER_HEAD figures in each."""
+def heads(before: Record, record: Record, baseline: Record, sheet: Sheet) -> pd.DataFrame:
+    """The table of heads, with the change of the PER_HEAD figures in each, and of the rows that see each class."""
     found: dict[str, list[float]] = {}
-    for name, (before, after) in _pairs(baseline, record, sheet.columns).items():
-        if name in PER_HEAD:
-            found[f"{name}_delta"] = (ratio(*after) - ratio(*before)).tolist()
-            pulls = influences(*after) - influences(*before)
-            errors = sheet.errors(f"{name}_delta", pulls, _shared(before, after), partial(_changes, before, after))
-            found |= {key: error.tolist() for key, error in errors.items()}
+    for name, (old, new) in _per_head(before, record, sheet).items():
+        found[f"{name}_before"] = ratio(*old).tolist()
+        found[f"{name}_delta"] = (ratio(*new) - ratio(*old)).tolist()
+        pulls = influences(*new) - influences(*old)
+        errors = sheet.errors(f"{name}_delta", pulls, _shared(old, new), partial(_changes, old, new))
+        found |= {key: error.tolist() for key, error in errors.items()}
+    masses = _pairs(baseline, record, sheet.columns)
+    for column in sheet.columns:
+        fewer = masses[f"{column}_mass"][1][1] - masses[f"{column}_mass"][0][1]
+        found[f"{column}_queries_delta"] = fewer.sum(0).tolist()
     return pd.concat([tables.heads(record, sheet), pd.DataFrame(found)], axis=1)
+
+
+def layers(before: Record, record: Record, sheet: Sheet) -> pd.DataFrame:
+    """The table of layers, with the change of the PER_HEAD figures: the mean over the heads that have one."""
+    table = tables.layers(record, sheet)
+    groups = _groups(record)
+    found: dict[str, list[float]] = {}
+    for name, pairs in _per_head(before, record, sheet).items():
+        defined = _defined(*pairs)
+        for group in groups:
+            for key, value in _change(name, pairs, defined & group, sheet).items():
+                found.setdefault(key, []).append(value)
+    return pd.concat([table, pd.DataFrame(found)], axis=1)
+
+
+def positions(before: Record, record: Record) -> pd.DataFrame:
+    """The table of positions, with the change in each bin of each head."""
+    table, old = tables.positions(record), tables.positions(before)["first_mass"]
+    return table.assign(first_mass_before=old, first_mass_delta=table["first_mass"] - old)
 
 
 def sweep(baseline: Record, records: Sequence[tuple[int, str, Record]], sheet: Sheet) -> pd.DataFrame:
@@ -100,14 +127,36 @@ def _loss(baseline: Record, record: Record, sheet: Sheet) -> Row:
     return row | {key: float(error[0]) for key, error in errors.items()}
 
 
-def _pairs(baseline: Record, record: Record, columns: tuple[str, ...]) -> dict[str, tuple[Pair, Pair]]:
+def _pairs(before: Record, record: Record, columns: tuple[str, ...]) -> dict[str, tuple[Pair, Pair]]:
     """Sums and counts of every figure over all heads of the model, before and after."""
-    before, after = (tables.pooled(each, list(each.in_order()), columns) for each in (baseline, record))
-    return {name: (before[name], after[name]) for name in after if name in before}
+    old, new = (tables.pooled(each, list(each.in_order()), columns) for each in (before, record))
+    return {name: (old[name], new[name]) for name in new if name in old}
 
 
-def _only(pair: Pair, defined: Tensor) -> tuple[Tensor, Tensor]:
-    return pair[0][:, defined], pair[1][:, defined]
+def _per_head(before: Record, record: Record, sheet: Sheet) -> dict[str, tuple[Pair, Pair]]:
+    return {name: pairs for name, pairs in _pairs(before, record, sheet.columns).items() if name in PER_HEAD}
+
+
+def _groups(record: Record) -> list[Bool[Tensor, "head"]]:
+    """Which of all heads are those of each attention call."""
+    sizes = [layer.heads for layer in record.in_order()]
+    index = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    return [index == each for each in range(len(sizes))]
+
+
+def _defined(before: Pair, after: Pair) -> Bool[Tensor, "head"]:
+    """The heads that have the figure both times."""
+    return (before[1].sum(0) > 0) & (after[1].sum(0) > 0)
+
+
+def _only(pair: Pair, some: Bool[Tensor, "head"]) -> tuple[Tensor, Tensor]:
+    return pair[0][:, some], pair[1][:, some]
+
+
+def _change(name: str, pairs: tuple[Pair, Pair], some: Bool[Tensor, "head"], sheet: Sheet) -> Row:
+    """What the mean over some heads was, and its change."""
+    before, after = (_only(pair, some) for pair in pairs)
+    return {f"{name}_before": float(ratio(*before).mean())} | _difference(f"{name}_delta", before, after, sheet)
 
 
 def _shared(before: Pair, after: Pair) -> Tensor:

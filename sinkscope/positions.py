@@ -28,7 +28,7 @@ def first_mass_by_position(reductions: Reductions, edges: list[int]) -> Sums:
     A row that cannot see the first token counts in no bin.
     """
     first = reductions.column("first")
-    rows = reductions.counted() & (reductions.seen[..., first] > 0)
+    rows = reductions.counted() & reductions.seeing_class()[..., first]
     values = torch.where(rows, reductions.mass[..., first], 0).double()
     distance = reductions.question.before
     bins = torch.bucketize(distance, torch.tensor(edges[1:-1], device=distance.device), right=True)

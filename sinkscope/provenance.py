@@ -1,25 +1,25 @@
 """Everything about a run that is not in its record, and the metadata that it takes to repeat the run."""
 
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from sinkscope import __version__
-from sinkscope.attention import OF_VECTORS
 from sinkscope.corpus import Windows
 from sinkscope.handshake import Handshake
-from sinkscope.metrics import METRICS
+from sinkscope.hidden.layers import Layer as DecoderLayer
+from sinkscope.hidden.layers import decoder_layers
 from sinkscope.observe import Batches
 from sinkscope.options import Options
 from sinkscope.probe import implementation
 from sinkscope.protocols import Protocol
 from sinkscope.record import Record
-from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens, classify
+from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "pandas")
 
@@ -42,8 +42,31 @@ class Setting:
     shown: Handshake
     options: Options
 
+    @cached_property
+    def decoder_layers(self) -> tuple[DecoderLayer, ...]:
+        """The decoder layers, with attention or without: a configuration may count what runs several times."""
+        return decoder_layers(self.model, self.shown.sites).layers
 
-def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) -> dict[str, Any]:
+    @cached_property
+    def layers_without(self) -> list[DecoderLayer]:
+        """Those in which no attention was seen."""
+        names = {site.name for site in self.shown.sites}
+        seen = {id(module) for name, module in self.model.named_modules() if name in names}
+        # Layers may share one module, which goes by another name in each.
+        aliases = [name for name, module in self.model.named_modules(remove_duplicate=False) if id(module) in seen]
+        return [
+            layer
+            for layer in self.decoder_layers
+            if not any(name == layer.name or name.startswith(f"{layer.name}.") for name in aliases)
+        ]
+
+    @property
+    def knows_bos(self) -> bool:
+        """Whether anything says which token is BOS: a tokenizer without one says that there is none."""
+        return self.tokenizer is not None or self.tokens.bos is not None
+
+
+def metadata(record: Record, setting: Setting) -> dict[str, Any]:
     """What the run was, in values that JSON can hold."""
     model, windows, options = setting.model, setting.windows, setting.options
     return {
@@ -65,12 +88,12 @@ def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) ->
             "windows_alone": setting.shown.alone,
             "seen_at": SEEN_AT[setting.shown.inside],
             "layers": {layer.name: {"type": layer.kind, "path": layer.path} for layer in record.in_order()},
-            "layers_without": _layers_without(record, model),
+            "decoder_layers": len(setting.decoder_layers),
+            "layers_without": [layer.number for layer in setting.layers_without],
             "calls_left_out": setting.shown.left_out,
             "identity_delta": setting.shown.delta,
             "largest_output_difference": record.largest_difference,
         },
-        "undefined": _undefined(record, setting) | _undefined_after(others),
         "versions": {"python": platform.python_version(), "sinkscope": __version__}
         | {name: version(name) for name in LIBRARIES},
     }
@@ -127,77 +150,3 @@ def _origin(model: PreTrainedModel) -> dict[str, object]:
         "device": str(model.device),
         "parameters": model.num_parameters(),
     }
-
-
-def _undefined_after(others: Sequence[Record]) -> dict[str, str]:
-    """Why a figure is null in a comparison, beside what holds for any run."""
-    if not others:
-        return {}
-    reasons = {
-        "*_delta": "the baseline has no change, and a figure that is undefined before or after has none either",
-        "degenerate_rows": "only some normalizers have rows that their formula does not define",
-    }
-    for record in others:
-        if bool(record.loss.by_window()[0].isnan().any()):
-            reasons[record.normalizer] = "the model's output is no longer a number"
-        if not any(layer.by_position.by_window()[1].any() for layer in record.layers.values()):
-            reasons[f"first_*, sink_rate* under {record.normalizer}"] = "no query can see the first token"
-    return reasons
-
-
-def _layers_without(record: Record, model: PreTrainedModel) -> list[int]:
-    """The numbers of the model's layers in which no attention was seen."""
-    seen = {layer.layer for layer in record.layers.values()}
-    count = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
-    return [number for number in range(count) if number not in seen]
-
-
-def _undefined(record: Record, setting: Setting) -> dict[str, str]:
-    """Why a figure is null wherever it is."""
-    reasons = _without_classes(setting) | _not_asked_for(record, setting)
-    if record.hidden is not None:
-        reasons["attention_*"] = "the attention of the layer ran never, or more than once"
-        reasons |= {f"activations of {name}": reason for name, reason in record.hidden.undefined.items()}
-    reasons |= {f"projected norms of {name}": why for name, why in setting.batches.projections.undefined.items()}
-    if not any(layer.learned_sink for layer in record.layers.values()):
-        reasons["sink_logit_mass"] = "no layer of this model has a learned sink"
-    figures = ", ".join(metric.name for metric in record.metrics if metric.needs & OF_VECTORS)
-    if figures and not setting.shown.shows_values:
-        reasons[figures] = "the layers of this model show their scores only, not their values"
-    if setting.batches.positions is not None and any(metric.name == "lthon" for metric in record.metrics):
-        reasons["lthon, lthon_ln"] = "of a window whose last token is not among the sampled queries there is none"
-    if setting.windows.ids.shape[0] < 2:
-        reasons["*_se, *_low, *_high"] = "an error needs at least two windows"
-    if not bool((record.loss.by_window()[1] > 0).any()):
-        reasons["perplexity"] = "no token has one before it to be predicted from"
-    return reasons
-
-
-def _without_classes(setting: Setting) -> dict[str, str]:
-    """Why classes of tokens have no figures."""
-    reasons: dict[str, str] = {}
-    marked = classify(setting.tokens)
-    for name in TOKEN_CLASSES:
-        if name not in marked:
-            reasons[f"{name}_*"] = "there is no tokenizer, and so no text to decide on"
-        elif name not in setting.batches.marked:
-            reasons[f"{name}_*"] = "the class was not asked for"
-        elif not bool(marked[name].any()):
-            reasons[f"{name}_*"] = f"no token of the windows is in the class {name}"
-    return reasons
-
-
-def _not_asked_for(record: Record, setting: Setting) -> dict[str, str]:
-    measured = {metric.name for metric in record.metrics}
-    reasons = {
-        name: "the metric was not asked for"
-        for name, card in METRICS.items()
-        if not card.optional and name not in measured
-    }
-    if setting.batches.positions is not None and setting.options.also is not None:
-        reasons["*_sampling_se"] = "scores of dormancy are means over windows, and tell nothing of a sample of queries"
-    if record.hidden is None:
-        reasons["activations, massive"] = "the figures of hidden states were not asked for"
-    if not setting.batches.received:
-        reasons["received"] = "the mass that each token receives was not asked for"
-    return reasons

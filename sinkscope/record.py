@@ -1,6 +1,6 @@
 """What one run collects while the model goes by: a tally per metric and layer, the positions, the loss."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -120,9 +120,27 @@ class Record:
             if metric.by_row:
                 known.sampled.setdefault(metric.name, Tally()).add(units, _sums(metric, parts))
 
+    def over(self, other: "Record") -> "Record":
+        """This record's sums of calls, and the other's for the windows that this one lacks; neither is changed."""
+        layers = {
+            key: replace(
+                layer,
+                tallies=_over(mine.tallies, layer.tallies),
+                sampled=_over(mine.sampled, layer.sampled),
+                by_position=mine.by_position.over(layer.by_position),
+            )
+            for key, layer in other.layers.items()
+            for mine in [self.layers.get(key, layer)]
+        }
+        return replace(other, layers=layers)
+
     def in_order(self) -> list[Layer]:
         """The layers by their own numbers, and those that share a number in the order of execution."""
         return sorted(self.layers.values(), key=lambda layer: layer.layer)
+
+
+def _over(some: dict[str, Tally], others: dict[str, Tally]) -> dict[str, Tally]:
+    return {name: some[name].over(tally) for name, tally in others.items()}
 
 
 def _sums(metric: Metric, reductions: Reductions) -> Sums:

@@ -6,8 +6,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
-from jaxtyping import Bool
-from torch import Tensor
 
 from sinkscope import activations, deltas, tables
 from sinkscope.comparison import Comparison, Contender
@@ -17,6 +15,8 @@ from sinkscope.provenance import Setting, metadata
 from sinkscope.record import Record
 from sinkscope.report import Report
 from sinkscope.tokens import TOKEN_CLASSES, Tokens, classify
+from sinkscope.undefined import base, reasons
+from sinkscope.why_null import known, not_measured
 
 
 def report(record: Record, setting: Setting) -> Report:
@@ -27,44 +27,47 @@ def report(record: Record, setting: Setting) -> Report:
         layers=tables.layers(record, sheet),
         tokens=tokens,
         positions=tables.positions(record),
-        summary=_summary(record, sheet, setting.windows.keep),
+        summary=_summary(record, sheet, setting),
         documents=tables.documents(record, sheet, setting.windows.documents),
         metadata=metadata(record, setting),
         **_hidden([record], [tokens]),
     )
-    return _under_protocol(found, setting)
+    return _explained(_under_protocol(found, setting), [record], setting)
 
 
 def compared(comparison: Comparison, contenders: Sequence[Contender], setting: Setting) -> Report:
     """The report of a comparison: plain softmax first, then each contender beside its change."""
     sheet, baseline = _sheet(setting), comparison.baseline
-    both = list(zip(contenders, comparison.records, strict=True))
-    records = [record for contender, record in both if contender.layer is None]
-    swept = [(each.layer, each.label, record) for each, record in both if each.layer is not None]
+    both = list(zip(contenders, comparison.baselines, comparison.records, strict=True))
+    pairs = [(before, record) for contender, before, record in both if contender.layer is None]
+    records = [record for _, record in pairs]
+    swept = [(each.layer, each.label, record) for each, _, record in both if each.layer is not None]
     everything = [baseline, *records]
-    keep, tokens = setting.windows.keep, [_tokens(record, setting) for record in everything]
-    summaries = [_summary(baseline, sheet, keep)]
-    for record in records:
-        change = pd.DataFrame([deltas.summary(baseline, record, sheet)])
-        summaries.append(pd.concat([_summary(record, sheet, keep), change], axis=1))
+    tokens = [_tokens(record, setting) for record in everything]
+    summaries = [_summary(baseline, sheet, setting)]
+    for before, record in pairs:
+        summaries.append(_summary(record, sheet, setting))
+        change = deltas.summary(before, record, sheet)
+        change["first_queries_delta"] = summaries[-1]["first_queries"][0] - summaries[0]["first_queries"][0]
+        summaries[-1] = pd.concat([summaries[-1], pd.DataFrame([change])], axis=1)
     told = {
         "identity_delta": comparison.identity_delta,
         "identity_kl": comparison.identity_kl,
         "normalizers": _cards(contenders),
     }
     found = Report(
-        heads=_joined([tables.heads(baseline, sheet), *(deltas.heads(baseline, each, sheet) for each in records)]),
-        layers=_joined([tables.layers(record, sheet) for record in everything]),
+        heads=_joined([tables.heads(baseline, sheet), *(deltas.heads(*each, baseline, sheet) for each in pairs)]),
+        layers=_joined([tables.layers(baseline, sheet), *(deltas.layers(*each, sheet) for each in pairs)]),
         tokens=_joined(tokens),
-        positions=_joined([tables.positions(record) for record in everything]),
+        positions=_joined([tables.positions(baseline), *(deltas.positions(*each) for each in pairs)]),
         summary=_joined(summaries),
         documents=_joined([tables.documents(record, sheet, setting.windows.documents) for record in everything]),
-        metadata=metadata(baseline, setting, records) | {"comparison": told},
+        metadata=metadata(baseline, setting) | {"comparison": told},
         lse=deltas.levels(everything),
         sweep=deltas.sweep(baseline, swept, sheet),
         **_hidden(everything, tokens),
     )
-    return _under_protocol(found, setting)
+    return _explained(_under_protocol(found, setting), everything, setting)
 
 
 def together(reports: Sequence[Report], refused: Mapping[str, str]) -> Report:
@@ -79,10 +82,34 @@ def together(reports: Sequence[Report], refused: Mapping[str, str]) -> Report:
     found = {name: _joined([getattr(report, name) for report in reports]) for name in names}
     runs = {report.metadata["protocol"]["name"]: report.metadata for report in reports}
     undefined: dict[str, str] = {}
-    for name, told in runs.items():
-        undefined |= told["undefined"] | dict.fromkeys(told["protocol"]["figures"], f"only {name} measures it")
+    for told in runs.values():
+        undefined |= told["undefined"]
+    undefined |= _only_some(reports)
     several = {"runs": runs, "not_followed": dict(refused), "undefined": undefined}
     return Report(**found, metadata=reports[0].metadata | several)
+
+
+def _only_some(reports: Sequence[Report]) -> dict[str, str]:
+    """The figures that some of the protocols do not measure, and so have null in their rows."""
+    found: dict[str, str] = {}
+    for name in reports[0].tables():
+        tables = {each.metadata["protocol"]["name"]: each.tables()[name] for each in reports}
+        tables = {protocol: table for protocol, table in tables.items() if not table.empty}
+        for column in dict.fromkeys(str(column) for table in tables.values() for column in table):
+            measuring = [protocol for protocol, table in tables.items() if column in table]
+            if len(measuring) < len(tables):
+                verb = "measures" if len(measuring) == 1 else "measure"
+                found[base(column)] = f"only {' and '.join(measuring)} {verb} it"
+    return found
+
+
+def _explained(report: Report, records: Sequence[Record], setting: Setting) -> Report:
+    """The report with the reasons for what is null in it, and for what is not in it."""
+    told = {
+        "undefined": reasons(report.tables(), known(records, setting)),
+        "not_measured": not_measured(records[0], setting),
+    }
+    return replace(report, metadata=report.metadata | told)
 
 
 def _sheet(setting: Setting) -> tables.Sheet:
@@ -90,18 +117,20 @@ def _sheet(setting: Setting) -> tables.Sheet:
     fixed = {
         "seq_len": longest(windows.keep),
         "windows": windows.ids.shape[0],
-        "bos": bool(marked["bos"].any()) if "bos" in marked else False,
+        "bos": bool(marked["bos"].any()) if setting.knows_bos else None,
         "epsilon": options.epsilon,
     }
     return tables.Sheet(tuple(setting.batches.marked), fixed, options.draws(windows.ids.shape[0]))
 
 
-def _summary(record: Record, sheet: tables.Sheet, keep: Bool[Tensor, "window position"]) -> pd.DataFrame:
+def _summary(record: Record, sheet: tables.Sheet, setting: Setting) -> pd.DataFrame:
     """The means over heads, and what there is beside attention: hidden states and gradients."""
     row = {} if record.hidden is None else activations.summary(record.hidden)
     if record.gradients is not None:
-        row |= gradient_figures(record.gradients, keep)
-    return pd.concat([tables.summary(record, sheet), pd.DataFrame([row])], axis=1)
+        row |= gradient_figures(record.gradients, setting.windows.keep)
+    table = tables.summary(record, sheet)
+    table.insert(list(table.columns).index("first_queries"), "layers_without_attention", len(setting.layers_without))
+    return pd.concat([table, pd.DataFrame([row])], axis=1)
 
 
 def _hidden(records: Sequence[Record], tokens: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:

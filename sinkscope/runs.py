@@ -124,12 +124,22 @@ def _prepared(
     telling: Sequence[str] = (),
 ) -> tuple[Setting, Batches]:
     tokens = read(tokenizer, windows.ids, windows.keep, options.initial, windows.template)
+    if tokenizer is None:
+        tokens = replace(tokens, bos=_configured_bos(model))
+        known = {"bos_token_id": tokens.bos, "bos_known_from": None if tokens.bos is None else "configuration"}
+        windows = replace(windows, provenance=windows.provenance | known)
     batches = options.batches(windows, tokens, path, telling)
     if batches.activations:
         batches = replace(batches, layers=decoder_layers(model, shown.sites))
     if any(metric.needs & PROJECTED for metric in batches.metrics):
         batches = replace(batches, projections=find_projections(model, windows.ids[:1][:, windows.keep[0]], shown))
     return Setting(model, tokenizer, warned_of_length(model, windows), tokens, batches, shown, options), batches
+
+
+def _configured_bos(model: PreTrainedModel) -> int | None:
+    """The id of the BOS token by the model's configuration, for ids that come without a tokenizer."""
+    found = getattr(model.config.get_text_config(), "bos_token_id", None)
+    return found if isinstance(found, int) else None
 
 
 def _add_gradients(model: PreTrainedModel, records: Sequence[tuple[Record, Plan]], setting: Setting) -> None:

@@ -54,7 +54,11 @@ def heads(record: Record, sheet: Sheet) -> pd.DataFrame:
 def layers(record: Record, sheet: Sheet) -> pd.DataFrame:
     """One row per attention call: the unweighted means of its heads, with standard errors over windows."""
     rows = [
-        place(record, layer, call) | {"module": layer.name} | _kind(layer) | {"heads": layer.heads} | sheet.fixed
+        place(record, layer, call)
+        | {"module": layer.name}
+        | _kind(layer)
+        | {"sees_all": layer.full, "heads": layer.heads}
+        | sheet.fixed
         for call, layer in numbered(record)
     ]
     group = torch.tensor([index for index, layer in enumerate(record.in_order()) for _ in range(layer.heads)])
@@ -65,6 +69,8 @@ def summary(record: Record, sheet: Sheet) -> pd.DataFrame:
     """One row: the unweighted means over all heads of the model, and the loss."""
     row: Row = {"normalizer": record.normalizer, "layers": len(record.layers)}
     row["heads"] = sum(layer.heads for layer in record.layers.values())
+    row["full_layers"] = sum(layer.full for layer in record.layers.values())
+    row["limited_layers"] = len(record.layers) - row["full_layers"]
     row["first_queries"] = _first_queries(record, sheet.columns)
     means = _means(record, torch.zeros(row["heads"], dtype=torch.int64), sheet)
     figures = {name: float(mean[0]) for name, mean in means.items()}

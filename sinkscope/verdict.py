@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 
+from sinkscope.opening import first_token
 from sinkscope.report import Report
 from sinkscope.tokens.showing import visible_token
 
@@ -14,8 +15,6 @@ LAST_DIGIT = 0.001
 """What the last digit of a share is worth, as it is shown."""
 
 PARTS = {"special": "special tokens", "punctuation": "punctuation", "newline": "line breaks", "other": "other tokens"}
-
-GIVERS = {"tokenizer": "put there by the tokenizer", "sinkscope": "put there by sinkscope", "text": "part of the text"}
 
 
 def verdict(report: Report, *, ascii_only: bool = False) -> list[str]:
@@ -28,9 +27,9 @@ def verdict(report: Report, *, ascii_only: bool = False) -> list[str]:
         first_token(report, ascii_only=ascii_only),
         *_landing(row),
         *_learned(row),
-        *_layers(report),
+        *_layers(report, row),
         *_activations(report, ascii_only=ascii_only),
-        _loss(report, row),
+        _loss(row),
         *_unsettled(row),
         *(f"Warning: {warning}." for warning in report.metadata["text"].get("warnings", [])),
     ]
@@ -64,8 +63,8 @@ def _sinks(report: Report, row: pd.Series) -> str:
     shares = report.heads["first_share"]
     defined, total = int(shares.notna().sum()), int(row["heads"])
     if not defined:
-        return f"Nothing can be said of sinks: no row of any of the {total} heads has a share for the first token."
-    heads = _count(total, "head") if defined == total else f"{defined} heads (of {total}) that see the first token"
+        return f"No sink figures: no row of any of the {total} heads has a share for the first token."
+    heads = _count(total, "head") if defined == total else f"{defined} heads (of {total}) that have a share for it"
     epsilon, rate = f"{row['epsilon']:g}", row["sink_rate"]
     if rate > 0:
         claim = (
@@ -76,8 +75,8 @@ def _sinks(report: Report, row: pd.Series) -> str:
         strongest = f"the strongest, {top['layer']}.{top['head']} (layer.head), {percent(top['first_share'])}"
         claim = f"No sinks among the {heads}: none puts more than {epsilon} on the first token, {strongest}"
     errors = _error(row["first_share_se"])
-    lift = f"{row['first_lift']:.1f} times what an even spread would give"
-    return f"{claim}. On average it takes {percent(row['first_share'])}{errors} of a head's attention, {lift}."
+    lift = f"{row['first_lift']:.1f} × an even spread"
+    return f"{claim}. Mean share of the first token: {percent(row['first_share'])}{errors} ({lift})."
 
 
 def _where(report: Report) -> list[str]:
@@ -88,14 +87,14 @@ def _where(report: Report) -> list[str]:
         return []
     first, last, held = _shortest_run(by_layer)
     numbers = by_layer.index
-    layers = f"of layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else "there is no other"
+    layers = f"of layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else "the only one"
     if len(sinking) == 1:
-        where = f"All of them are in layer {sinking.index[0]} ({layers})"
+        where = f"All sink heads are in layer {sinking.index[0]} ({layers})"
     else:
-        run = f"in layer {first}" if first == last else f"in layers {first} to {last}"
-        where = f"The first is in layer {sinking.index[0]}, and {percent(held, 0)} of them are {run} ({layers})"
+        run = f"layer {first}" if first == last else f"layers {first} to {last}"
+        where = f"First sink head: layer {sinking.index[0]}; {percent(held, 0)} are in {run} ({layers})"
     peak = report.layers.iloc[int(report.layers["first_share"].argmax())]
-    return [f"{where}; the strongest layer is {peak['layer']}, with {percent(peak['first_share'])} on average."]
+    return [f"{where}. Layer with the largest mean share: {peak['layer']} ({percent(peak['first_share'])})."]
 
 
 def _shortest_run(by_layer: pd.Series) -> tuple[int, int, float]:
@@ -112,35 +111,13 @@ def _shortest_run(by_layer: pd.Series) -> tuple[int, int, float]:
     return first, last, min(-held / total, 1.0)
 
 
-def first_token(report: Report, *, ascii_only: bool) -> str:
-    """What stood at position 0, and who put it there: no figure means anything without it."""
-    first = report.tokens[report.tokens["class"] == "first"]
-    names = first["token"].dropna().unique().tolist()
-    text = report.metadata["text"]
-    if not names:
-        ids = ", ".join(str(each) for each in first["token_id"].unique()[:4])
-        return f"Token 0 had the id {ids}: without a tokenizer nobody can say what it stands for."
-    shown = ", ".join(f"“{visible_token(name, ascii_only=ascii_only)}”" for name in names[:4])
-    shown += ", …" if len(names) > 4 else ""
-    if not report.summary.iloc[0]["bos"]:
-        if "synthetic" in text:
-            return f"Token 0 was a token drawn at random, {shown}: no BOS."
-        mode = text.get("bos")
-        why = {None: "", "auto": " (the tokenizer adds none)"}.get(mode, f" (--bos {mode})")
-        return f"Token 0 was ordinary text, {shown}: no BOS{why}."
-    giver = GIVERS.get(text.get("bos_added_by"), "part of the token ids that were given")
-    if len(names) > 1:
-        return f"Token 0 was {shown}: the BOS token in some windows only, {giver}."
-    return f"Token 0 was the BOS token {shown}, {giver}."
-
-
 def _landing(row: pd.Series) -> list[str]:
     """What the other classes take; each over the queries that see one, so these do not add up to the rest."""
     found = [name for name in PARTS if pd.notna(row.get(f"{name}_share"))]
     if not set(found) - {"other"}:
         return []
-    parts = [f"{PARTS[name]} {percent(row[f'{name}_share'])} (×{row[f'{name}_lift']:.2f})" for name in found]
-    return [f"Where others can be seen, they take: {', '.join(parts)}; ×1 would be an even spread."]
+    parts = [f"{PARTS[name]} {percent(row[f'{name}_share'])} ({row[f'{name}_lift']:.2f} ×)" for name in found]
+    return [f"Other classes, over the queries that see one (× an even spread): {', '.join(parts)}."]
 
 
 def _learned(row: pd.Series) -> list[str]:
@@ -148,25 +125,24 @@ def _learned(row: pd.Series) -> list[str]:
     if pd.isna(mass):
         return []
     error = _error(row["sink_logit_mass_se"])
-    return [f"Learned sinks, which are no tokens, take {percent(mass)}{error} where a layer has them."]
+    return [f"Learned sinks, which are no tokens, take {percent(mass)}{error} in the layers that have them."]
 
 
-def _layers(report: Report) -> list[str]:
+def _layers(report: Report, row: pd.Series) -> list[str]:
     """What a reader has to know of layers that are not like the others."""
-    without = report.metadata["attention"].get("layers_without", [])
-    kinds = report.layers.drop_duplicates("layer")
     told = []
+    total, without = report.metadata["attention"].get("decoder_layers"), row.get("layers_without_attention", 0)
     if without:
-        total = len(kinds) + len(without)
-        told.append(f"Only {len(kinds)} of the {_count(total, 'layer')} have attention; the others do not count here.")
-    # A window that is longer than the text hides nothing.
-    limited = kinds[kinds["window_length"] < report.metadata["text"]["seq_len"]]
-    if not limited.empty:
-        spans = " or ".join(f"{length:.0f}" for length in sorted(limited["window_length"].unique()))
-        told.append(
-            f"{len(limited)} of {len(kinds)} attention layers see the last {spans} tokens only: "
-            "their figures are over the queries that still see the first token."
-        )
+        some = f"{total - without} of {_count(total, 'decoder layer')}"
+        told.append(f"Attention was seen in {some}; figures are of these.")
+    if not (limited := int(row.get("limited_layers", 0))):
+        return told
+    lengths = report.layers.loc[~report.layers["sees_all"], "window_length"]
+    spans = " or ".join(f"{length:.0f}" for length in sorted(lengths.unique()))
+    told.append(
+        f"Of {_count(int(row['layers']), 'attention call')} {int(row['full_layers'])} see all tokens before them and "
+        f"{limited} at most {spans}; figures of the first token are over the queries that see it."
+    )
     return told
 
 
@@ -185,14 +161,14 @@ def _activations(report: Report, *, ascii_only: bool) -> list[str]:
     massive = sorted(largest[largest["massive"]]["layer"].unique())
     if not massive:
         return [f"No massive activations (above 100 and 1,000 times the median): the largest is {size}."]
-    run = f"layer {massive[0]}" if len(massive) == 1 else f"{len(massive)} layers, {massive[0]} to {massive[-1]}"
-    return [f"Massive activations after {run}: the largest is {size}."]
+    run = f"layer {massive[0]}" if len(massive) == 1 else f"{len(massive)} layers ({massive[0]} to {massive[-1]})"
+    return [f"Massive activations in the output of {run}: the largest is {size}."]
 
 
-def _loss(report: Report, row: pd.Series) -> str:
+def _loss(row: pd.Series) -> str:
     over = f"over {_count(int(row['tokens_scored']), 'token')}"
     if pd.isna(row["perplexity"]):
-        reason = report.metadata["undefined"].get("perplexity", "the loss is not a number")
+        reason = "the loss is not a number" if row["tokens_scored"] else "no token is scored"
         return f"Perplexity is not defined: {reason}."
     if math.isinf(row["perplexity"]):
         return f"Perplexity overflows: the loss is {row['nll']:.1f} nats a token {over}."

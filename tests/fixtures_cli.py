@@ -59,9 +59,10 @@ def report_of(shares: list[list[float]], *, name: str = "model", windows: int = 
     ]
     heads = pd.DataFrame(rows)
     keys = ["normalizer", "layer", "call", "layer_type", "window_length"]
-    layers = heads.groupby(keys, sort=False, dropna=False)["first_share"].mean().reset_index()
+    layers = heads.groupby(keys, sort=False, dropna=False)["first_share"].mean().reset_index().assign(sees_all=True)
     flat = [share for row in shares for share in row]
     summary = {"normalizer": "softmax", "layers": len(shares), "heads": len(flat), "windows": windows}
+    summary |= {"full_layers": len(shares), "limited_layers": 0, "layers_without_attention": 0}
     summary |= {"bos": False, "epsilon": 0.3} | _figures(flat, 0.01 if windows > 1 else np.nan)
     summary |= {"perplexity": 12.5, "perplexity_se": 0.5 if windows > 1 else np.nan, "nll": 2.526, "tokens_scored": 78}
     model = {"name": name, "architecture": "LlamaForCausalLM", "dtype": "float32", "device": "cpu", "notes": []}
@@ -72,7 +73,13 @@ def report_of(shares: list[list[float]], *, name: str = "model", windows: int = 
         tokens=tokens_of(["The", " cat"][:windows]),
         positions=pd.DataFrame({"query_from": [1, 2, 4], "query_to": [1, 3, 7], "first_mass": [0.9, 0.5, np.nan]}),
         summary=pd.DataFrame([summary]),
-        metadata={"model": model, "text": text, "attention": {"layers_without": []}, "undefined": {}} | metadata,
+        metadata={
+            "model": model,
+            "text": text,
+            "attention": {"layers_without": [], "decoder_layers": len(shares)},
+            "undefined": {},
+        }
+        | metadata,
     )
 
 

@@ -57,8 +57,21 @@ def test_initial_auto_grows_with_the_window(run, tiny_llama):
 
 def test_the_identity_is_told(run, tiny_llama):
     ended = run("patch", tiny_llama, "-n", "softmax", *QUICK, "-q")
-    assert "our own softmax in place of the model's" in ended.out
-    assert "softmax (identity): Perplexity is what it was" in ended.out
+    assert "Check passed: sinkscope's softmax reproduces the model's output" in ended.out
+    assert "softmax (identity): Perplexity unchanged" in ended.out
+
+
+def test_a_comparison_shows_what_changed_by_layer(run, tiny_llama, tmp_path):
+    ended = run("patch", tiny_llama, "-n", "softmax1", "--window", "8", *QUICK, "-q", "-o", tmp_path / "run.json")
+    assert ended.status == 0
+    table = ended.out.partition("First token's share by layer")[2].partition("In words")[0].splitlines()
+    layers = Report.load(tmp_path / "run.json").layers
+    after = layers[layers["normalizer"] != "softmax"].set_index("layer")
+    for line in table[2:6]:
+        number, before, _, now = line.split()
+        row = after.loc[int(number)]
+        assert (before, now) == (f"{row['first_share_before']:.3f}", f"{row['first_share']:.3f}")
+    assert "Queries that no longer see the first token" in ended.out
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from conftest import ARCHITECTURES, tiny
 from transformers.modeling_utils import AttentionInterface
 
 import sinkscope
+from sinkscope import common_rows, runs
 from sinkscope.attention import dense
 from sinkscope.attention.swap import Swap
 from sinkscope.forward import logits
-from sinkscope.normalizers import NORMALIZERS
+from sinkscope.normalizers import NORMALIZERS, Modifier
 from sinkscope.probe import probed
+from sinkscope.protocols import PROTOCOLS
 
 FIGURES = ("first_mass", "initial_mass", "row_mass", "entropy", "frobenius", "value_norm_ratio")
 
@@ -176,7 +178,7 @@ def test_what_is_no_number_is_reported_as_none(ids):
     row = report.summary.iloc[1]
     for name in ("perplexity", "first_share", "first_mass", "sink_rate", "sink_rate_raw", "top1_agreement", "entropy"):
         assert math.isnan(row[name]), name
-    assert report.metadata["undefined"][row["normalizer"]] == "the model's output is no longer a number"
+    assert report.metadata["undefined"][f"* under {row['normalizer']}"] == "the model's output is no longer a number"
 
 
 def test_nothing_to_compare_and_doubles_are_refused(ids):
@@ -196,3 +198,157 @@ def test_the_model_is_as_it_was_and_the_report_survives_a_file(ids, tmp_path):
     loaded = sinkscope.Report.load(tmp_path / "run.json")
     for name, table in report.tables().items():
         assert loaded.tables()[name].equals(table), name
+
+
+HIDING = {
+    "window": Modifier(window=8),
+    "window of one": Modifier(window=1),
+    "window with sinks": Modifier(window=8, keep_sinks=True),
+    "no sinks": Modifier(sink_bias=-math.inf),
+}
+NEUTRAL = {"long window": Modifier(window=99), "no bias": Modifier(sink_bias=0.0)}
+
+
+def _changes(row):
+    return row[[name for name in row.index if name.endswith("_delta")]].dropna()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt_oss", "gemma3_text"])
+@pytest.mark.parametrize("modifier", NEUTRAL.values(), ids=NEUTRAL)
+def test_a_modifier_that_changes_nothing_changes_nothing_at_all(ids, modifier, architecture):
+    report = sinkscope.compare(
+        tiny(architecture), input_ids=ids, modifier=modifier, normalizers=["softmax"], also=["lse", "dormancy"]
+    )
+    changes = _changes(report.summary.iloc[1])
+    assert {"first_share_delta", "lse_delta", "awft_delta", "first_queries_delta", "nll_delta"} <= set(changes.index)
+    assert not changes[changes != 0].to_dict()
+    for name in ("heads", "layers", "positions"):
+        table = report.tables()[name]
+        assert not table[[column for column in table if column.endswith("_delta")]].fillna(0).any(axis=None), name
+
+
+@pytest.mark.parametrize("queries", [None, 12])
+def test_over_the_rows_that_still_see_the_first_token_a_window_changes_nothing(ids, queries):
+    report = sinkscope.compare(
+        tiny("llama"), input_ids=ids, modifier=Modifier(window=8), normalizers=["softmax"], queries=queries
+    )
+    before, after = report.summary.iloc[0], report.summary.iloc[1]
+    # Rows 1 to 7 of each window see it; that the baseline's own figure is another one is what makes this a test.
+    assert abs(before["first_share"] - after["first_share"]) > 0.01
+    for name in ("first_mass", "first_share", "first_lift", "sink_rate", "sink_rate_raw"):
+        assert after[f"{name}_delta"] == pytest.approx(0, abs=1e-7), name
+        assert after[f"{name}_before"] == pytest.approx(after[name], abs=1e-7), name
+    assert after["first_queries_delta"] == after["first_queries"] - before["first_queries"] < 0
+    heads = report.heads[report.heads["normalizer"] != "softmax"]
+    assert heads["first_share_delta"].abs().max() < 1e-7
+    assert (heads["first_queries_delta"] < 0).all()
+    layers = report.layers[report.layers["normalizer"] != "softmax"]
+    assert layers["first_share_delta"].abs().max() < 1e-7
+    positions = report.positions[report.positions["normalizer"] != "softmax"]
+    assert positions["first_mass_delta"].dropna().abs().max() < 1e-7
+
+
+def _rows_of(model, ids, swap):
+    """Each layer's weights, and what each row gives to the classes first and initial; NaN where it has no share."""
+    weights = {}
+
+    def keep(site, call, own):
+        weights[site.layer] = swap.weigh(call).weights
+        return dense.attend(call, swap)
+
+    with probed(model, keep):
+        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+    return torch.stack([weights[layer] for layer in sorted(weights)], dim=1).double()
+
+
+@pytest.mark.parametrize("name", ["softmax", "relu", "softpick"])
+@pytest.mark.parametrize("modifier", [None, *HIDING.values()], ids=["none", *HIDING])
+def test_before_a_change_stand_the_baselines_figures_of_the_same_rows(ids, name, modifier):
+    if name == "softmax" and modifier is None:
+        return
+    model = tiny("llama")
+    report = sinkscope.compare(model, input_ids=ids, modifier=modifier, normalizers=[name], attention="dense")
+    plain = _rows_of(model, ids, Swap(NORMALIZERS["softmax"]))
+    swapped = _rows_of(model, ids, Swap(NORMALIZERS[name], modifier))
+    seen = torch.ones(24, 24, dtype=torch.bool).tril()
+    if modifier is not None:
+        flat = torch.zeros(1, 1, 24, 24).masked_fill(~seen, -torch.inf)
+        seen = modifier.apply(flat, seen[None, None], torch.zeros(1, dtype=torch.int64))[0, 0] > -torch.inf
+    weighing = swapped.abs().sum(-1) > 0
+    row = report.summary.iloc[1]
+    for figure, keys in {"first": slice(0, 1), "initial": slice(0, 4)}.items():
+        rows = seen[:, keys].any(-1).clone()
+        rows[0] = False
+        wanted = _mean(plain[..., keys].sum(-1), rows & weighing)
+        assert row[f"{figure}_share_before"] == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+        assert row[f"{figure}_mass_before"] == pytest.approx(
+            _mean(plain[..., keys].sum(-1), rows.expand_as(weighing)), abs=1e-6, nan_ok=True
+        )
+    rows = (seen.any(-1) & (torch.arange(24) > 0)) & weighing
+    wanted = _mean(-torch.special.xlogy(plain, plain).sum(-1), rows)
+    assert row["entropy_before"] == pytest.approx(wanted, abs=1e-5)
+
+
+def _mean(values, rows):
+    """The mean over heads of each head's mean over these rows of all windows, without heads that have none."""
+    sums, counts = torch.where(rows, values, 0).sum((0, 3)), rows.sum((0, 3))
+    return float((sums / counts)[counts > 0].mean())
+
+
+def test_a_change_is_the_figure_after_less_the_figure_before(ids):
+    keep = torch.arange(24) >= torch.tensor([[9], [0], [13]])
+    names = ["softmax", "softmax1", "relu2"]
+    report = sinkscope.compare(
+        tiny("llama"), input_ids=ids, attention_mask=keep, modifier=Modifier(window=8), normalizers=names
+    )
+    for table in (report.summary, report.heads, report.layers):
+        after = table[table["normalizer"] != "softmax"]
+        figures = [name.removesuffix("_before") for name in table if name.endswith("_before")]
+        assert {"first_share", "initial_mass", "entropy", "sink_rate"} <= set(figures)
+        for name in figures:
+            wanted = (after[name] - after[f"{name}_before"]).to_numpy(dtype=float)
+            assert after[f"{name}_delta"].to_numpy(dtype=float) == pytest.approx(wanted, abs=1e-9, nan_ok=True), name
+
+
+def test_windows_of_any_batch_have_the_same_figures_before(ids):
+    model = tiny("llama")
+    found = [
+        sinkscope.compare(model, input_ids=ids, normalizers=["relu"], batch_size=size, only=["entropy"]).summary
+        for size in (1, 2)
+    ]
+    for name in ("first_share_before", "entropy_before", "first_share_delta_se"):
+        assert found[1][name].to_numpy() == pytest.approx(found[0][name].to_numpy(), rel=1e-5, nan_ok=True)
+
+
+def test_the_baseline_runs_again_only_where_rows_differ(ids, monkeypatch):
+    runs = []
+    monkeypatch.setattr(common_rows, "predict", lambda *_, **__: runs.append(1))
+    sinkscope.compare(tiny("llama"), input_ids=ids, normalizers=["softmax1", "entmax:alpha=1.5", "temperature:t=2"])
+    assert not runs
+
+
+def test_protocols_count_the_same_rows_with_and_without_a_window(ids):
+    model = tiny("llama")
+    row = sinkscope.compare(
+        model,
+        input_ids=ids,
+        modifier=Modifier(window=8),
+        normalizers=["softmax"],
+        protocol=None,
+        metrics=PROTOCOLS["gu2025"].metrics,
+    )
+    before, after = row.summary.iloc[0], row.summary.iloc[1]
+    assert after["gu2025_mass_before"] == pytest.approx(before["gu2025_mass"])
+    assert after["gu2025_mass"] < before["gu2025_mass"]
+
+
+@pytest.mark.parametrize("names", [["softmax1"], ["softmax1", "relu"]])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt_oss"])
+def test_before_and_after_take_the_same_path(ids, names, architecture, monkeypatch):
+    kept = []
+    build = runs.compared
+    monkeypatch.setattr(runs, "compared", lambda found, *rest: kept.append(found) or build(found, *rest))
+    sinkscope.compare(tiny(architecture), input_ids=ids, normalizers=names, heads=[(1, 2)])
+    for record in kept[0].records:
+        before = {key: layer.path for key, layer in kept[0].baseline.layers.items()}
+        assert {key: layer.path for key, layer in record.layers.items()} == before

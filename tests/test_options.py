@@ -61,7 +61,9 @@ def test_masses_alone_are_what_they_are_beside_everything_else(model, full, clas
     assert found.tokens["received"].isna().all()
     missing = {"entropy", "frobenius", "exact_zeros", "value_norm_ratio", "output_norm", "received"}
     assert not missing & {*found.heads}
-    assert {name: "asked for" in found.metadata["undefined"][name] for name in missing} == dict.fromkeys(missing, True)
+    assert {name: "asked for" in found.metadata["not_measured"][name] for name in missing} == dict.fromkeys(
+        missing, True
+    )
 
 
 def test_what_is_named_is_measured_beside_the_masses(model, full):
@@ -76,7 +78,7 @@ def test_classes_that_were_not_asked_for_have_no_columns_and_a_reason(model, ful
     found = sinkscope.measure(model, input_ids=fixed_ids(), classes=["bos"])
     assert {name.removesuffix("_lift") for name in found.heads if name.endswith("_lift")} == {"first", "bos"}
     assert_same(found, full, ["first_mass", "entropy", "output_norm"])
-    assert found.metadata["undefined"]["other_*"] == "the class was not asked for"
+    assert found.metadata["not_measured"]["other_*"] == "the class was not asked for"
 
 
 @pytest.mark.parametrize("classes", [None, ["first"]])

@@ -102,6 +102,15 @@ def test_nothing_ranked_is_said(monkeypatch):
     report = report_of(SHARES)
     report = dataclasses.replace(report, tokens=report.tokens.assign(receivers=3))
     assert "none is seen by 32 later queries" in _screen(report, monkeypatch)
+    assert "not measured" not in _screen(report, monkeypatch)
+
+
+def test_received_mass_that_was_not_asked_for_is_not_called_unranked(monkeypatch):
+    report = report_of(SHARES, not_measured={"received": "the mass that each token receives was not asked for"})
+    report = dataclasses.replace(report, tokens=report.tokens.assign(receivers=0, received=math.nan))
+    said = _screen(report, monkeypatch)
+    assert "not measured: --only leaves received mass out" in said
+    assert "none is seen by" not in said
 
 
 @pytest.mark.parametrize("layers", [1, 126])

@@ -50,7 +50,8 @@ def test_ids_need_no_tokenizer_and_then_only_positions_are_told_apart(alone):
     assert set(alone.tokens["class"]) == {"first", "other"}
     assert alone.tokens["token"].isna().all()
     assert alone.heads["bos_mass"].isna().all()
-    assert set(alone.metadata["undefined"]) >= {"punctuation_*", "special_*", "newline_*", "bos_*", "sink_logit_mass"}
+    assert set(alone.metadata["undefined"]) >= {"bos_*", "sink_logit_mass"}
+    assert set(alone.metadata["not_measured"]) >= {"punctuation_*", "special_*", "newline_*"}
     assert len(alone.heads) == 16
     assert len(alone.layers) == 4
     assert len(alone.tokens) == 3 * 24

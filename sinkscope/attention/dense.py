@@ -159,7 +159,7 @@ class _Running:
             self._put("degenerate", found.degenerate.to(row.dtype))
 
     def _lse(self, found: Weighed) -> Float[Tensor, "batch head query"]:
-        if self.swap.normalizer != SOFTMAX or self.swap.modifier is not None or found.sink is not None:
+        if self.swap.normalizer != SOFTMAX or found.sink is not None:
             return found.scores.logsumexp(dim=-1)
         # The largest weight of a row is 1 / Σ exp(score - largest score).
         largest = found.scores.amax(dim=-1)

@@ -12,13 +12,35 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
+class Rows:
+    """Which queries of a call have a figure under one way of weighing: what a change has to have in common.
+
+    A query may see no key, or no key of a class; and all of its weights may be 0, so that nothing can be shared out.
+    """
+
+    seeing: Bool[Tensor, "batch #head query"]
+    """Those that see a key."""
+    seeing_class: Bool[Tensor, "batch #head query column"]
+    """Those that see a key of each class."""
+    weighing: Bool[Tensor, "batch head query"]
+    """Those that give a key any weight: they have entropy and support."""
+    sharing: Bool[Tensor, "batch head query"]
+    """Those that give a key or the learned sink any weight: they have shares."""
+
+    def same(self, other: "Rows") -> bool:
+        """Whether they are the same queries."""
+        return all(torch.equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+
+@dataclass(frozen=True, eq=False)
 class Question:
     """What a run wants to know about each call: the tokens of a batch, and which reductions are needed.
 
     `keep` tells real tokens from padding. `rows` are the queries over which means are taken: real tokens, without
     those that the protocol leaves out. `marked` holds one bool tensor per class of keys, in the order of the record's
     columns. With `positions`, ascending, the question is about the queries at these positions only, and `rows` and the
-    record have no others.
+    record have no others. With `only`, figures are to be compared with those of another way of weighing the call, and
+    the rows that count there are the only ones that count.
     """
 
     keep: Bool[Tensor, "batch key"]
@@ -27,6 +49,7 @@ class Question:
     needs: frozenset[str]
     epsilon: float = 0.3
     positions: Int[Tensor, "query"] | None = None
+    only: Rows | None = None
 
     @property
     def classes(self) -> Bool[Tensor, "batch key column"]:
@@ -119,7 +142,39 @@ class Reductions:
 
     def counted(self) -> Bool[Tensor, "batch #head query"]:
         """The rows that count: among the question's rows, those that see a key at all."""
-        return self.question.rows[:, None, :] & (self.keys > 0)
+        return self.question.rows[:, None, :] & self.seeing()
+
+    def seeing(self) -> Bool[Tensor, "batch #head query"]:
+        """The queries that see a key, padding and the first one included."""
+        found = self.keys > 0
+        return found if self.question.only is None else found & self.question.only.seeing
+
+    def seeing_class(self) -> Bool[Tensor, "batch #head query column"]:
+        """The queries that see a key of each class."""
+        found = self.seen > 0
+        return found if self.question.only is None else found & self.question.only.seeing_class
+
+    def weighing(self) -> Bool[Tensor, "batch head query"]:
+        """The queries that give a key any weight; one whose weights are no numbers is among them."""
+        # Σw² of weights below 1e-23 is 0 in fp32, and nothing can be divided by it.
+        found = (self.absolute_row if self.squares is None else self.squares) != 0
+        return found if self.question.only is None else found & self.question.only.weighing
+
+    def sharing(self) -> Bool[Tensor, "batch head query"]:
+        """The queries that give a key or the learned sink any weight; what is no number is kept likewise."""
+        found = self.whole() != 0
+        return found if self.question.only is None else found & self.question.only.sharing
+
+    def whole(self) -> Float[Tensor, "batch head query"]:
+        """What shares are shares of: Σ|w| over the real keys and a learned sink."""
+        return self.absolute_row if self.sink_mass is None else self.absolute_row + self.sink_mass.abs()
+
+    def rows(self) -> Rows:
+        """Which real queries have figures here."""
+        kept = self.question.kept[:, None]
+        return Rows(
+            kept & self.seeing(), kept[..., None] & self.seeing_class(), kept & self.weighing(), kept & self.sharing()
+        )
 
     def replicates(self, count: int) -> "Reductions":
         """The queries as `count` interleaved samples of equal size, each a batch row of its own.
@@ -141,6 +196,9 @@ class Reductions:
             rows=dealt(asked.rows, 1),
             marked={name: each.repeat_interleave(count, dim=0) for name, each in asked.marked.items()},
             positions=None,
+            only=None
+            if asked.only is None
+            else Rows(**{name: dealt(each, 2) for name, each in vars(asked.only).items()}),
         )
         found: dict[str, Any] = {"question": question}
         for each in fields(self):

@@ -42,7 +42,7 @@ class Swap:
 
     @property
     def signed(self) -> bool:
-        """Whether a weight may be negative, for all anybody knows."""
+        """Whether a weight may be negative, as far as is known."""
         return self.normalizer.may_be_negative is not False
 
     def weigh(self, part: Call) -> Weighed:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 import pandas as pd
 from rich.console import Console
 
+from sinkscope.cli import by_layer
 from sinkscope.cli.columns import columns
 from sinkscope.cli.console import plain
 from sinkscope.cli.screen import heading, section
-from sinkscope.readings import readings
+from sinkscope.opening import first_token
+from sinkscope.readings import notes, readings
 from sinkscope.report import Report
-from sinkscope.verdict import first_token
 
 Column = tuple[str, Callable[[pd.Series], str]]
 
@@ -27,27 +28,32 @@ def show(report: Report, console: Console) -> None:
         console.print(f"Warning: {warning}.")
     told = report.metadata["comparison"]
     console.print(
-        "Before and after take the same path; our own softmax in place of the model's changes its output by "
-        f"{told['identity_delta']:.0e} of the largest (KL {abs(told['identity_kl']):.0e} nats)."
+        "Check passed: sinkscope's softmax reproduces the model's output (relative difference "
+        f"{told['identity_delta']:.0e}, KL {abs(told['identity_kl']):.0e} nats). All figures take the same path."
     )
     rows = [row for _, row in report.summary.iterrows()]
     if report.metadata["protocol"]["samples_of_the_paper"] is not None:
         section(console, f"By {report.metadata['protocol']['name']}")
         _protocol(report, console)
-    section(console, "What becomes of the model")
+    section(console, "Loss")
     _table(console, rows, LOSS)
-    section(console, "What becomes of the sinks: share, then raw mass")
+    section(console, "Attention: share, then raw mass")
     _table(console, rows, SINKS)
     section(console, "Change against softmax, ± its paired standard error over windows")
     _table(console, rows[1:], CHANGES)
+    if not by_layer.changed(report).empty:
+        section(console, "First token's share by layer, before and after")
+        by_layer.show(report, console)
     section(console, "In words")
+    for note in notes(report):
+        console.print(note)
     for name, sentence in readings(report).items():
         console.print(f"{name}: {sentence}")
     if not report.sweep.empty:
         section(console, "One layer at a time: perplexity")
         _sweep(report, console)
     if not report.lse.empty:
-        section(console, "Log-sum-exp of the baseline's rows: softmax1 keeps its sigmoid, sink_logit that of it less s")
+        section(console, "Log-sum-exp of the baseline's rows: softmax1 keeps sigmoid(lse), sink_logit sigmoid(lse - s)")
         _levels(report, console)
 
 
@@ -122,7 +128,9 @@ def _sweep(report: Report, console: Console) -> None:
     rows = [[str(layer), *(_number(table[layer, name], 2) for name in names)] for layer in chosen]
     columns(console, ["layer", *names], rows, WORDS)
     if len(chosen) < len(worst):
-        console.print(f"the {len(chosen)} of {len(worst)} layers that bear it worst; the others are in the sweep table")
+        console.print(
+            f"the {len(chosen)} of {len(worst)} layers where the loss rises most; the others are in the sweep table"
+        )
 
 
 def _levels(report: Report, console: Console) -> None:

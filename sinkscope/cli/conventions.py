@@ -44,5 +44,5 @@ def _cells(row: pd.Series, *, compared: bool) -> list[str]:
         "–" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
         f"{row['seq_len']:,}",
         f"{row['windows']:,}" if pd.isna(paper) or paper == row["windows"] else f"{row['windows']:,} of {paper:,.0f}",
-        "yes" if row["bos"] else "no",
+        "unknown" if pd.isna(row["bos"]) else "yes" if row["bos"] else "no",
     ]

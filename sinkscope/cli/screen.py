@@ -32,7 +32,7 @@ def show(report: Report, console: Console) -> None:
     section(console, "First token's share of attention, by layer and head")
     for line in heat(report, console.width, ascii_only=ascii_only):
         console.print(line)
-    section(console, "Strongest sink heads")
+    section(console, "Heads with the largest share on the first token")
     _heads(report, console)
     section(console, "Most-attended tokens")
     _tokens(report, console, ascii_only=ascii_only)
@@ -84,6 +84,9 @@ def _heads(report: Report, console: Console) -> None:
 
 
 def _tokens(report: Report, console: Console, *, ascii_only: bool) -> None:
+    if report.tokens["received"].isna().all() and "received" in report.metadata.get("not_measured", {}):
+        console.print("  not measured: --only leaves received mass out")
+        return
     ranked = report.tokens[report.tokens["receivers"] >= RANKED_FROM].sort_values("received", ascending=False)
     if ranked.empty:
         console.print(f"  none is seen by {RANKED_FROM} later queries, so none is ranked")

@@ -27,7 +27,7 @@ def awft(reductions: Reductions) -> Sums:
 
 def aeqd(reductions: Reductions) -> Sums:
     """Average entropy of the query distributions, in nats; rows of zeros have none."""
-    return _mean(_known(reductions, "entropy"), _rows(reductions) & (reductions.absolute_row != 0))
+    return _mean(_known(reductions, "entropy"), _rows(reductions) & reductions.weighing())
 
 
 def ftvvn(reductions: Reductions) -> Sums:
@@ -76,7 +76,7 @@ def _known(reductions: Reductions, name: str) -> Tensor:
 
 def _rows(reductions: Reductions) -> Bool[Tensor, "batch #head query"]:
     """Every real row that sees a key, the first one included."""
-    return reductions.question.kept[:, None] & (reductions.keys > 0)
+    return reductions.question.kept[:, None] & reductions.seeing()
 
 
 def _mean(values: Float[Tensor, "batch head place"], counted: Bool[Tensor, "batch #head place"]) -> Sums:

@@ -42,7 +42,7 @@ def sink_logit_mass(reductions: Reductions) -> Sums:
 
 def zero_rows(reductions: Reductions) -> Sums:
     """The share of rows in which every weight is 0."""
-    return over((whole(reductions) == 0).to(reductions.row_mass.dtype), reductions.counted())
+    return over((reductions.whole() == 0).to(reductions.row_mass.dtype), reductions.counted())
 
 
 def sink_rate(reductions: Reductions) -> Sums:
@@ -67,19 +67,13 @@ def rate(first: Sums, epsilon: float) -> Sums:
 
 
 def _seeing(reductions: Reductions) -> Bool[Tensor, "batch #head query column"]:
-    return reductions.counted()[..., None] & (reductions.seen > 0)
+    return reductions.counted()[..., None] & reductions.seeing_class()
 
 
 def _shares(
     reductions: Reductions, columns: slice = slice(None)
 ) -> tuple[Float[Tensor, "batch head query column"], Bool[Tensor, "batch head query column"]]:
-    of = whole(reductions)[..., None]
+    of = reductions.whole()[..., None]
     # A row that is no number stays, so that the figure is none either.
-    rows = _seeing(reductions)[..., columns] & (of != 0)
+    rows = _seeing(reductions)[..., columns] & reductions.sharing()[..., None]
     return reductions.absolute_mass[..., columns] / of.masked_fill(of == 0, 1), rows
-
-
-def whole(reductions: Reductions) -> Float[Tensor, "batch head query"]:
-    """What shares are shares of: Σ|w| over the real keys and a learned sink."""
-    sink = reductions.sink_mass
-    return reductions.absolute_row if sink is None else reductions.absolute_row + sink.abs()

@@ -27,7 +27,7 @@ def effective_support(reductions: Reductions) -> Sums:
 def frobenius(reductions: Reductions) -> Sums:
     """‖A‖_F = √ΣΣw² of each window's map, every real query included; of a sample of queries, scaled up to all."""
     question = reductions.question
-    total, _ = over(_squares(reductions), question.kept[:, None] & (reductions.keys > 0))
+    total, _ = over(_squares(reductions), question.kept[:, None] & reductions.seeing())
     scale = question.keep.sum(-1) / question.kept.sum(-1).clamp(min=1)
     return (total * scale[:, None]).sqrt(), torch.ones_like(total)
 
@@ -58,7 +58,7 @@ def degenerate_rows(reductions: Reductions) -> Sums:
 
 def _nonzero(reductions: Reductions) -> torch.Tensor:
     # A row that is no number stays, so that the figure is none either.
-    return reductions.counted() & (_squares(reductions) != 0)
+    return reductions.counted() & reductions.weighing()
 
 
 def _entropies(reductions: Reductions) -> torch.Tensor:

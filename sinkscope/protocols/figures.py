@@ -7,7 +7,7 @@ from torch import Tensor
 from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
 from sinkscope.metrics.base import over
-from sinkscope.metrics.mass import rate, whole
+from sinkscope.metrics.mass import rate
 
 
 def _real(reductions: Reductions) -> Bool[Tensor, "batch 1 query"]:
@@ -21,7 +21,7 @@ def _first(reductions: Reductions, *, shares: bool) -> Float[Tensor, "batch head
     sees = reductions.seen[..., column] > 0
     if not shares:
         return torch.where(sees, reductions.mass[..., column], 0)
-    of = whole(reductions)
+    of = reductions.whole()
     return torch.where(sees, reductions.absolute_mass[..., column] / of.masked_fill(of == 0, 1), 0)
 
 
