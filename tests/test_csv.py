@@ -195,15 +195,15 @@ def test_a_table_is_found_by_its_name_in_any_case(name):
     ("stem", "name"),
     [
         ("summery", "summary"),
-        ("sumary", "summary"),
+        ("summry", "summary"),
         ("summaary", "summary"),
-        ("sumamry", "summary"),
+        ("smumary", "summary"),
         ("head", "heads"),
         ("Layer", "layers"),
         ("tokes", "tokens"),
         ("les", "lse"),
         ("swep", "sweep"),
-        ("positons", "positions"),
+        ("positionss", "positions"),
         ("activation", "activations"),
     ],
 )
