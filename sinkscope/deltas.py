@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from sinkscope import tables
-from sinkscope.accumulate import influences, ratio, resampled, standard_error
+from sinkscope.accumulate import Blocks, influences, ratio, resampled, standard_error
 from sinkscope.levels import EDGES
+from sinkscope.pooling import Pair, pooled
 from sinkscope.record import Record
-from sinkscope.tables import Pair, Row, Sheet, perplexity_of
+from sinkscope.tables import Row, Sheet, perplexity_of
 
 PER_HEAD = (
     "first_mass",
@@ -59,7 +60,7 @@ def sweep(baseline: Record, records: Sequence[tuple[int, str, Record]], sheet: S
     return pd.DataFrame(rows)
 
 
-def levels(records: Sequence[Record]) -> pd.DataFrame:
+def levels(records: Sequence[Record], blocks: Blocks | None = None) -> pd.DataFrame:
     """How each head's log-sum-exp is distributed, for the records that have it: the share of its rows in each level."""
     rows = []
     for record in records:
@@ -67,7 +68,7 @@ def levels(records: Sequence[Record]) -> pd.DataFrame:
             if not layer.by_level.windows:
                 continue
             pair = layer.by_level.by_window()
-            share, error = ratio(*pair), standard_error(influences(*pair), pair[1])
+            share, error = ratio(*pair), standard_error(influences(*pair), pair[1], blocks)
             for head in range(layer.heads):
                 place = tables.place(record, layer, call) | {"head": head}
                 for level, (low, high) in enumerate(pairwise(EDGES)):
@@ -102,7 +103,7 @@ def _loss(baseline: Record, record: Record, sheet: Sheet) -> Row:
 
 def _pairs(baseline: Record, record: Record, columns: tuple[str, ...]) -> dict[str, tuple[Pair, Pair]]:
     """Sums and counts of every figure over all heads of the model, before and after."""
-    before, after = (tables.pooled(each, list(each.in_order()), columns) for each in (baseline, record))
+    before, after = (pooled(each, columns) for each in (baseline, record))
     return {name: (before[name], after[name]) for name in after if name in before}
 
 

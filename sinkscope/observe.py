@@ -23,6 +23,7 @@ from sinkscope.predictions import losses, predict
 from sinkscope.progress import Progress
 from sinkscope.projections import Projections
 from sinkscope.record import Layer, Record
+from sinkscope.sampling import Sample, replicates
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,8 @@ class Batches:
     metrics: tuple[Metric, ...]
     received: bool = True
     """Whether the mass that each token receives is wanted."""
-    positions: Int[Tensor, "query"] | None = None
-    """The queries of each window whose weights are reduced; None for all."""
+    sample: Sample | None = None
+    """Which queries of each window have their weights reduced; None for all."""
     path: Path = Path.auto
     layers: Layers | None = None
     """Whose outputs are watched as hidden states; None for no layer's."""
@@ -60,6 +61,7 @@ class Batches:
         """An empty record for all the windows."""
         count, length = self.ids.shape
         record = Record.start(normalizer, count, length, self.metrics)
+        record.parts = 0 if self.sample is None else replicates(self.sample.count)
         if self.layers is not None:
             record.hidden = HiddenRecord(normalizer, self.layers, self.activations)
         return record
@@ -76,14 +78,13 @@ class Batches:
         """What to ask of every call over these windows: query 0, whose row is trivially 1, is left out of the means."""
         at = slice(windows.start, windows.stop)
         marked = {name: each[at] for name, each in self.marked.items()}
-        rows = self.keep[at] & ~marked["first"]
         return Question(
             keep=self.keep[at],
-            rows=rows if self.positions is None else rows[:, self.positions],
+            rows=self.keep[at] & ~marked["first"],
             marked=marked,
             needs=frozenset({"received"} if self.received else ()).union(*(each.needs for each in self.metrics)),
             epsilon=self.epsilon,
-            positions=self.positions,
+            positions=None if self.sample is None else self.sample.positions(self.keep[at], windows),
         )
 
 

@@ -1,5 +1,6 @@
 """Figures with a position in them: the mass each key receives, and the first token's mass by query position."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +65,7 @@ class Received:
             top_head=torch.full(shape, -1),
         )
 
-    def add(self, windows: range, layer: int, reductions: Reductions) -> None:
+    def add(self, windows: Sequence[int], layer: int, reductions: Reductions) -> None:
         """Take in one call's reductions for these windows."""
         if reductions.received is None or reductions.receivers is None:
             raise ValueError("expected reductions with received mass, got none")
@@ -72,7 +73,7 @@ class Received:
         receivers = reductions.receivers.cpu().double().expand_as(received)
         figure = received / receivers.clamp(min=1)
         seen = receivers > 0
-        at = slice(windows.start, windows.stop)
+        at = torch.tensor(list(windows))
         self.total[at] += (figure * seen).sum(dim=1)
         self.heads[at] += seen.sum(dim=1)
         fewest = receivers.masked_fill(~seen, torch.inf).amin(dim=1)

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sinkscope import __version__
+from sinkscope.accumulate import LEAST_DOCUMENTS, document_blocks
 from sinkscope.attention import OF_VECTORS
 from sinkscope.corpus import Windows
 from sinkscope.handshake import Handshake
@@ -18,9 +19,13 @@ from sinkscope.observe import Batches
 from sinkscope.options import Options
 from sinkscope.protocols import Protocol
 from sinkscope.record import Record
+from sinkscope.sampling import systematic
 from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens, classify
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "pandas")
+
+BY_DOCUMENT = "windows of different documents are independent"
+BY_WINDOW = "windows of one document are alike, so that errors over windows can be too small"
 
 SEEN_AT = {
     False: "transformers' attention interface",
@@ -56,6 +61,7 @@ def metadata(record: Record, setting: Setting, others: Sequence[Record] = ()) ->
         "epsilon": options.epsilon,
         "protocol": _protocol(options.protocol, windows.ids.shape[0]),
         "queries": _queries(setting),
+        "standard_errors": _standard_errors(setting.windows),
         "bootstrap": _bootstrap(setting),
         "attention": {
             "implementation": model.config._attn_implementation,  # noqa: SLF001 - transformers has no public name
@@ -87,17 +93,38 @@ def _protocol(card: Protocol, windows: int) -> dict[str, Any]:
 
 def _queries(setting: Setting) -> dict[str, Any]:
     """Whose weights were reduced: all queries of each window, or which sample of them."""
-    positions = setting.batches.positions
-    if positions is None:
+    sample, keep = setting.batches.sample, setting.windows.keep
+    if sample is None:
         return {"sampled": False}
+    lengths = keep.sum(-1).tolist()
+    starts = [
+        int(systematic(length, min(sample.count, length), sample.seed, window)[0])
+        for window, length in enumerate(lengths)
+    ]
     return {
         "sampled": True,
-        "method": "systematic: equal distances from a random start, the same in every window",
-        "number": len(positions),
-        "of": setting.windows.ids.shape[1],
-        "seed": setting.options.seed,
-        "start": int(positions[0]),
-        "standard_errors": "*_sampling_se, of which *_se over windows knows nothing",
+        "method": "systematic: equal distances from a random start of each window's own",
+        "number": sample.count,
+        "of": max(lengths),
+        "windows_taken_whole": sum(length <= sample.count for length in lengths),
+        "seed": sample.seed,
+        "start": starts[0],
+        "starts": starts,
+        "exact": "frequencies of classes, and the numbers of rows that figures stand for",
+        "standard_errors": "*_sampling_se: of the sample alone; *_se over windows or documents contains it",
+    }
+
+
+def _standard_errors(windows: Windows) -> dict[str, Any]:
+    """The rule that every standard error over windows follows, except that of a document alone."""
+    number = len(set(windows.documents))
+    by_document = document_blocks(windows.documents) is not None
+    return {
+        "over": "documents" if by_document else "windows",
+        "number": number if by_document else len(windows.documents),
+        "documents": number,
+        "rule": f"over documents, each with all its windows, from {LEAST_DOCUMENTS} documents on; else over windows",
+        "note": BY_DOCUMENT if by_document or number == len(windows.documents) else BY_WINDOW,
     }
 
 
@@ -109,7 +136,7 @@ def _bootstrap(setting: Setting) -> dict[str, Any] | None:
     return {
         "samples": options.bootstrap,
         "seed": options.seed,
-        "of": "windows",
+        "of": "windows" if document_blocks(setting.windows.documents) is None else "documents",
         "interval": "2.5th to 97.5th percentile",
     }
 
@@ -160,7 +187,7 @@ def _undefined(record: Record, setting: Setting) -> dict[str, str]:
     figures = ", ".join(metric.name for metric in record.metrics if metric.needs & OF_VECTORS)
     if figures and not setting.shown.shows_values:
         reasons[figures] = "the layers of this model show their scores only, not their values"
-    if setting.batches.positions is not None and any(metric.name == "lthon" for metric in record.metrics):
+    if setting.batches.sample is not None and any(metric.name == "lthon" for metric in record.metrics):
         reasons["lthon, lthon_ln"] = "of a window whose last token is not among the sampled queries there is none"
     if setting.windows.ids.shape[0] < 2:
         reasons["*_se, *_low, *_high"] = "an error needs at least two windows"
@@ -190,7 +217,7 @@ def _not_asked_for(record: Record, setting: Setting) -> dict[str, str]:
         for name, card in METRICS.items()
         if not card.optional and name not in measured
     }
-    if setting.batches.positions is not None and setting.options.also is not None:
+    if setting.batches.sample is not None and setting.options.also is not None:
         reasons["*_sampling_se"] = "scores of dormancy are means over windows, and tell nothing of a sample of queries"
     if record.hidden is None:
         reasons["activations, massive"] = "the figures of hidden states were not asked for"

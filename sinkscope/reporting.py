@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sinkscope import activations, deltas, tables
+from sinkscope.accumulate import Blocks, document_blocks
 from sinkscope.comparison import Comparison, Contender
 from sinkscope.gradients import gradient_figures
 from sinkscope.provenance import Setting, metadata
@@ -25,11 +26,11 @@ def report(record: Record, setting: Setting) -> Report:
         heads=tables.heads(record, sheet),
         layers=tables.layers(record, sheet),
         tokens=tokens,
-        positions=tables.positions(record),
+        positions=tables.positions(record, sheet.blocks),
         summary=_summary(record, sheet, setting.windows.keep),
         documents=tables.documents(record, sheet, setting.windows.documents),
         metadata=metadata(record, setting),
-        **_hidden([record], [tokens]),
+        **_hidden([record], [tokens], sheet.blocks),
     )
     return _under_protocol(found, setting)
 
@@ -55,13 +56,13 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
         heads=_joined([tables.heads(baseline, sheet), *(deltas.heads(baseline, each, sheet) for each in records)]),
         layers=_joined([tables.layers(record, sheet) for record in everything]),
         tokens=_joined(tokens),
-        positions=_joined([tables.positions(record) for record in everything]),
+        positions=_joined([tables.positions(record, sheet.blocks) for record in everything]),
         summary=_joined(summaries),
         documents=_joined([tables.documents(record, sheet, setting.windows.documents) for record in everything]),
         metadata=metadata(baseline, setting, records) | {"comparison": told},
-        lse=deltas.levels(everything),
+        lse=deltas.levels(everything, sheet.blocks),
         sweep=deltas.sweep(baseline, swept, sheet),
-        **_hidden(everything, tokens),
+        **_hidden(everything, tokens, sheet.blocks),
     )
     return _under_protocol(found, setting)
 
@@ -92,24 +93,28 @@ def _sheet(setting: Setting) -> tables.Sheet:
         "bos": bool(marked["bos"].any()) if "bos" in marked else False,
         "epsilon": options.epsilon,
     }
-    return tables.Sheet(tuple(setting.batches.marked), fixed, options.draws(windows.ids.shape[0]))
+    blocks = document_blocks(windows.documents)
+    draws = options.draws(windows.ids.shape[0], blocks)
+    return tables.Sheet(tuple(setting.batches.marked), fixed, draws, blocks)
 
 
 def _summary(record: Record, sheet: tables.Sheet, keep: Bool[Tensor, "window position"]) -> pd.DataFrame:
     """The means over heads, and what there is beside attention: hidden states and gradients."""
-    row = {} if record.hidden is None else activations.summary(record.hidden)
+    row = {} if record.hidden is None else activations.summary(record.hidden, sheet.blocks)
     if record.gradients is not None:
-        row |= gradient_figures(record.gradients, keep)
+        row |= gradient_figures(record.gradients, keep, sheet.blocks)
     return pd.concat([tables.summary(record, sheet), pd.DataFrame([row])], axis=1)
 
 
-def _hidden(records: Sequence[Record], tokens: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def _hidden(
+    records: Sequence[Record], tokens: Sequence[pd.DataFrame], blocks: Blocks | None
+) -> dict[str, pd.DataFrame]:
     """The tables of hidden states, where they were watched, beside each record's table of tokens."""
     found = [(record.hidden, each) for record, each in zip(records, tokens, strict=True) if record.hidden is not None]
     if not found:
         return {}
     return {
-        "activations": _joined([activations.activations(hidden) for hidden, _ in found]),
+        "activations": _joined([activations.activations(hidden, blocks) for hidden, _ in found]),
         "massive": _joined([activations.massive(hidden, each) for hidden, each in found]),
     }
 
