@@ -19,6 +19,7 @@ from sinkscope.forward import check_fit, embedding
 from sinkscope.gradients import gradient_norms
 from sinkscope.handshake import Handshake, handshake
 from sinkscope.hidden.layers import decoder_layers
+from sinkscope.lengths import length_warnings
 from sinkscope.normalizers import Modifier, Normalizer, resolve
 from sinkscope.observe import Batches, observe
 from sinkscope.options import Options
@@ -142,14 +143,13 @@ def _add_gradients(model: PreTrainedModel, records: Sequence[tuple[Record, Plan]
 
 
 def _warned(model: PreTrainedModel, windows: corpus.Windows) -> corpus.Windows:
-    """The same windows, with a warning where they are longer than the model was made for."""
+    """The same windows, with warnings where they are unequal, short, or longer than the model was made for."""
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     length = windows.ids.shape[1]
-    if not isinstance(longest, int) or length <= longest:
-        return windows
-    warning = f"windows of {length} tokens are longer than the {longest} positions the model was made for"
     known = windows.provenance.get("warnings")
-    warnings = [*(known if isinstance(known, list) else []), warning]
+    warnings = [*(known if isinstance(known, list) else []), *length_warnings(windows.keep)]
+    if isinstance(longest, int) and length > longest:
+        warnings.append(f"windows of {length} tokens are longer than the {longest} positions the model was made for")
     return replace(windows, provenance=windows.provenance | {"warnings": warnings})
 
 

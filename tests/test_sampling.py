@@ -9,7 +9,7 @@ from conftest import ARCHITECTURES, tiny
 
 import sinkscope
 from sinkscope.metrics import METRICS
-from sinkscope.sampling import REPLICATES, replicates, sampling_error, systematic
+from sinkscope.sampling import REPLICATES, Sample, replicates, sampling_error, systematic
 
 LENGTH = 160
 
@@ -35,54 +35,82 @@ def fixed_ids(windows=2, length=LENGTH):
 
 @pytest.mark.parametrize(("length", "count"), [(10, 3), (512, 256), (8192, 100), (7, 7), (5, 1)])
 def test_a_sample_stands_at_equal_distances(length, count):
-    found = systematic(length, count, seed=3)
+    found = systematic(length, count, 3, 5)
     assert len(found) == count
     assert int(found[0]) >= 0
     assert int(found[-1]) < length
     gaps = found.diff()
     assert all(math.floor(length / count) <= gap <= math.ceil(length / count) for gap in gaps.tolist())
-    assert torch.equal(found, systematic(length, count, seed=3))
+    assert torch.equal(found, systematic(length, count, 3, 5))
 
 
-def test_every_position_is_in_the_sample_equally_often():
-    seeds, length, count = 2000, 30, 8
-    found = torch.stack([torch.bincount(systematic(length, count, seed), minlength=length) for seed in range(seeds)])
+@pytest.mark.parametrize("varied", ["seed", "window"])
+def test_every_position_is_in_the_sample_equally_often(varied):
+    times, length, count = 2000, 30, 8
+    of = [systematic(length, count, *((each, 7) if varied == "seed" else (7, each))) for each in range(times)]
+    found = torch.stack([torch.bincount(each, minlength=length) for each in of])
     assert int(found.max()) == 1
     expected = count / length
-    assert (found.double().mean(0) - expected).abs().max() < 5 * math.sqrt(expected * (1 - expected) / seeds)
+    assert (found.double().mean(0) - expected).abs().max() < 5 * math.sqrt(expected * (1 - expected) / times)
+
+
+def test_windows_are_sampled_independently():
+    starts = torch.tensor([[float(systematic(10**6, 1, seed, window)) for window in range(4)] for seed in range(1000)])
+    correlations = torch.corrcoef(starts.T).fill_diagonal_(0)
+    assert correlations.abs().max() < 4 / math.sqrt(1000)
+    assert torch.corrcoef(torch.stack([starts[:-1, 0], starts[1:, 0]]))[0, 1].abs() < 4 / math.sqrt(1000)
+
+
+def test_a_window_has_the_sample_of_its_own_length_whatever_it_is_batched_with():
+    sample, lengths = Sample(6, 3), [20, 4, 13]
+    for side in ("left", "right"):
+        keep = torch.arange(20) < torch.tensor(lengths)[:, None]
+        keep = keep.flip(1) if side == "left" else keep
+        found = sample.positions(keep, (7, 2, 11))
+        assert found.shape == (3, 6)
+        assert bool((found.diff(dim=1) > 0).all())
+        for at, real, length, window in zip(found, keep, lengths, (7, 2, 11), strict=True):
+            own = real.nonzero()[systematic(length, min(6, length), 3, window), 0]
+            assert at[real[at]].tolist() == own.tolist()
+            assert sample.positions(real[real][None], (window,))[0].tolist() == (own - real.long().argmax()).tolist()
 
 
 def test_the_error_is_that_of_replicates_beside_the_next_of_their_window():
     values = torch.tensor([[1.0], [3.0], [11.0], [13.0]], dtype=torch.float64)
     # Two windows of two replicates, 2 from each other: Σ = 8, times 2 / (2·1).
-    assert float(sampling_error(values, 2, 0.0)) == pytest.approx(math.sqrt(8))
-    assert float(sampling_error(values, 2, 0.75)) == pytest.approx(math.sqrt(2))
-    assert float(sampling_error(values, 2, 1.0)) == 0
-    assert bool(sampling_error(values, 1, 0.5).isnan())
+    for fractions, wanted in (((0, 0), 8), ((0.75, 0.75), 2), ((0, 1), 4), ((1, 1), 0)):
+        found = sampling_error(values, 2, torch.tensor(fractions, dtype=torch.float64))
+        assert float(found) == pytest.approx(math.sqrt(wanted))
+    assert bool(sampling_error(values, 1, torch.tensor([0.5, 0.5]).double()).isnan())
 
 
 @pytest.mark.parametrize("queries", [1, 5, 40, LENGTH - 1])
 def test_figures_are_those_of_the_sampled_rows(model, maps, queries):
     report = sinkscope.measure(model, input_ids=fixed_ids(), queries=queries, seed=5)
-    positions = systematic(LENGTH, queries, 5)
-    rows = maps[:, :, :, positions[positions > 0]]
-    wanted = rows[..., 0].mean(dim=(1, 3)).flatten()
-    np.testing.assert_allclose(report.heads["first_mass"], wanted, atol=1e-5)
-    entropy = -(torch.special.xlogy(rows, rows)).sum(-1)
-    np.testing.assert_allclose(report.heads["entropy"], entropy.mean(dim=(1, 3)).flatten(), atol=1e-4)
-    assert report.heads["queries"].tolist() == [2 * rows.shape[3]] * 8
+    positions = [systematic(LENGTH, queries, 5, window) for window in range(2)]
+    rows = [maps[:, window, :, at[at > 0]] for window, at in enumerate(positions)]
+    # Each window stands for as many rows as it has, however many of them were sampled.
+    wanted = sum(each[..., 0].mean(dim=2) for each in rows) / 2
+    np.testing.assert_allclose(report.heads["first_mass"], wanted.flatten(), atol=1e-5)
+    entropy = sum(-torch.special.xlogy(each, each).sum(-1).mean(dim=2) for each in rows) / 2
+    np.testing.assert_allclose(report.heads["entropy"], entropy.flatten(), atol=1e-4)
+    assert report.heads["queries"].tolist() == [sum(each.shape[2] for each in rows)] * 8
+    assert report.heads["first_queries"].tolist() == report.heads["queries"].tolist()
     told = report.metadata["queries"]
-    assert (told["number"], told["of"], told["seed"], told["start"]) == (queries, LENGTH, 5, int(positions[0]))
+    assert (told["number"], told["of"], told["seed"]) == (queries, LENGTH, 5)
+    assert told["starts"] == [int(at[0]) for at in positions]
     assert {each["path"] for each in report.metadata["attention"]["layers"].values()} == {"dense"}
 
 
 def test_received_mass_is_the_mean_over_the_sampled_later_queries(model, maps):
     report = sinkscope.measure(model, input_ids=fixed_ids(), queries=40)
-    positions = systematic(LENGTH, 40, 0)
-    later = positions[:, None] > torch.arange(LENGTH)
-    sums = torch.where(later, maps[:, :, :, positions], 0).sum(3).mean(dim=(0, 2))
-    np.testing.assert_allclose(report.tokens["received"], (sums / later.sum(0)).flatten(), atol=1e-6)
-    assert report.tokens["receivers"].tolist() == later.sum(0).tolist() * 2
+    for window in range(2):
+        positions = systematic(LENGTH, 40, 0, window)
+        later = positions[:, None] > torch.arange(LENGTH)
+        sums = torch.where(later, maps[:, window, :, positions], 0).sum(2).mean(dim=(0, 1))
+        table = report.tokens[report.tokens["window"] == window]
+        np.testing.assert_allclose(table["received"], sums / later.sum(0), atol=1e-6)
+        assert table["receivers"].tolist() == later.sum(0).tolist()
 
 
 def test_as_many_queries_as_there_are_is_no_sample(model):

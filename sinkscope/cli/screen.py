@@ -12,6 +12,7 @@ from sinkscope.documents import shown
 from sinkscope.positions import RANKED_FROM
 from sinkscope.report import Report
 from sinkscope.tokens.showing import visible_text
+from sinkscope.uncertainty import uncertainty
 from sinkscope.verdict import verdict
 
 TOP = 8
@@ -50,7 +51,7 @@ def heading(report: Report, console: Console) -> None:
     if sample.get("sampled"):
         console.print(
             f"Figures are of {sample['number']:,} of the {sample['of']:,} queries of each window (--seed "
-            f"{sample['seed']}); the error that this brings is in *_sampling_se."
+            f"{sample['seed']}); ± holds the error that this brings, and *_sampling_se is that error alone."
         )
     console.print()
 
@@ -70,11 +71,13 @@ def section(console: Console, title: str) -> None:
 
 def _heads(report: Report, console: Console) -> None:
     ranked = report.heads.dropna(subset=["first_share"]).sort_values("first_share", ascending=False, kind="stable")
-    figures = ("first_share", "first_share_se", "first_mass", "entropy", "value_norm_ratio")
+    figures = ("first_mass", "entropy", "value_norm_ratio")
     rows = [
         [
             str(row["layer"]),
             str(row["head"]),
+            number(row["first_share"]),
+            number(uncertainty(row, "first_share")),
             *(number(row.get(name, math.nan)) for name in figures),
             _kind(row["layer_type"]),
         ]
