@@ -58,12 +58,13 @@ def sampling_error(
 
     `influences` are those of `accumulate`, window by window, each with its `parts` replicates in turn. A replicate is
     compared with the next one of its window, which stands a step further on: so a trend along the window, which a
-    systematic sample follows, counts for the little that it misses. What windows differ in is no part of it, and of a
-    sample of everything it is 0. Windows are sampled independently, so their variances add up.
+    systematic sample follows, counts for the little that it misses. The first comparison counts twice, since figures
+    change most among a window's first rows and the first replicate has no other neighbour. What windows differ in is
+    no part of it, and of a sample of everything it is 0. Windows are sampled independently, so their variances add up.
     """
     if parts < 2:
         return torch.full_like(influences[0], torch.nan)
-    steps = influences.reshape(-1, parts, *influences.shape[1:]).diff(dim=1)
-    scale = parts / (2 * (parts - 1)) * (1 - fractions)
-    error: Tensor = torch.tensordot(scale, steps.square().sum(dim=1), 1).sqrt()
+    squares = influences.reshape(-1, parts, *influences.shape[1:]).diff(dim=1).square()
+    variances = (squares.sum(dim=1) + squares[:, 0]) / 2
+    error: Tensor = torch.tensordot(1 - fractions, variances, 1).sqrt()
     return error

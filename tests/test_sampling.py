@@ -122,20 +122,56 @@ def test_as_many_queries_as_there_are_is_no_sample(model):
     assert not [name for name in everything.heads if "sampling" in name]
 
 
-def test_the_error_that_is_told_is_the_error_that_is_made(model):
-    everything = sinkscope.measure(model, input_ids=fixed_ids())
-    names = ["first_mass", "other_share", "entropy", "row_mass", "effective_support", "output_norm"]
+@pytest.mark.parametrize("windows", [1, 6])
+def test_the_error_that_is_told_is_the_error_that_is_made_in_any_number_of_windows(model, windows):
+    ids = fixed_ids(windows)
+    everything = sinkscope.measure(model, input_ids=ids)
+    names = ["first_mass", "first_share", "first_lift", "entropy", "effective_support", "output_norm"]
     made, told = ({name: [] for name in names} for _ in range(2))
-    for seed in range(24):
-        report = sinkscope.measure(model, input_ids=fixed_ids(), queries=40, seed=seed)
+    for seed in range(20):
+        report = sinkscope.measure(model, input_ids=ids, queries=40, seed=seed, only=["entropy", *names[-2:]])
         for name in names:
             made[name].append(report.heads[name].to_numpy() - everything.heads[name].to_numpy())
             told[name].append(report.heads[f"{name}_sampling_se"].to_numpy())
     for name in names:
         error = np.sqrt(np.mean(np.square(made[name])))
         claimed = np.sqrt(np.mean(np.square(told[name])))
-        if name != "row_mass":  # is 1 in every row
-            assert 0.5 < error / claimed < 1.5, name
+        assert 0.5 < error / claimed < 1.3, name
+        if windows > 1:
+            assert np.mean(np.abs(made[name]) <= 2 * np.array(told[name])) >= 0.85, name
+
+
+def test_frequencies_are_those_of_every_row_and_lift_is_share_by_frequency(model):
+    ids = fixed_ids(3)
+    keep = torch.ones_like(ids)
+    keep[1, 90:] = 0
+    everything = sinkscope.measure(model, input_ids=ids, attention_mask=keep)
+    for seed in range(3):
+        report = sinkscope.measure(model, input_ids=ids, attention_mask=keep, queries=10, seed=seed)
+        for table, whole in ((report.heads, everything.heads), (report.summary, everything.summary)):
+            for name in ("first", "initial"):
+                np.testing.assert_allclose(table[f"{name}_frequency"], whole[f"{name}_frequency"], rtol=1e-6)
+                assert f"{name}_frequency_sampling_se" not in table
+        lift = report.heads["first_share"] / report.heads["first_frequency"]
+        np.testing.assert_allclose(report.heads["first_lift"], lift)
+    lift = everything.heads["first_share"] / everything.heads["first_frequency"]
+    np.testing.assert_allclose(everything.heads["first_lift"], lift)
+
+
+def test_windows_weigh_by_their_rows_however_many_of_these_were_sampled(model):
+    """The short window is taken whole, and of the long one a sixteenth is: it still weighs sixteen times as much."""
+    ids = torch.randint(3, 300, (2, 320), generator=torch.Generator().manual_seed(2))
+    keep = torch.ones_like(ids)
+    keep[1, 20:] = 0
+    everything = sinkscope.measure(model, input_ids=ids, attention_mask=keep)
+    found = [
+        sinkscope.measure(model, input_ids=ids, attention_mask=keep, queries=20, seed=seed, only=["entropy"])
+        for seed in range(6)
+    ]
+    error = np.mean([report.heads["entropy"] - everything.heads["entropy"] for report in found], axis=0)
+    apart = np.abs(everything.heads["entropy"] - everything.heads["entropy"].mean()).max()
+    assert np.abs(error).max() < 0.1, apart
+    assert found[0].metadata["queries"]["windows_taken_whole"] == 1
 
 
 def test_the_means_over_heads_have_their_own_error(model):

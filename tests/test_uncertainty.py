@@ -41,8 +41,7 @@ def test_where_nothing_is_known_nothing_is_said():
         (
             (0.021, None),
             by("windows", 4, 1),
-            "Uncertainty ± 2.1% (4 windows); more windows reduce it; "
-            "windows of one text are alike, so it may be larger.",
+            "Uncertainty ± 2.1% (4 windows); more windows reduce it; windows of one text are alike, so it may be larger.",
         ),
         ((0.021, None), by("documents", 7, 7), "Uncertainty ± 2.1% (7 documents); more documents reduce it."),
         (
@@ -58,8 +57,8 @@ def test_where_nothing_is_known_nothing_is_said():
         (
             (math.nan, 0.025),
             by("windows", 1, 1) | SAMPLED,
-            "Uncertainty ± 2.5% (1 window, 32 queries of each); more queries reduce it; "
-            "one window says nothing of other texts.",
+            "Uncertainty ± 2.5% (1 window, 32 queries of each); more queries reduce it"
+            + "; one window says nothing of other texts.",
         ),
     ],
 )
