@@ -33,10 +33,13 @@ HEAD = """\
 # Sampled queries
 
 How often the figure over every row lies within two `_sampling_se` of the sampled one, over {seeds} seeds, with one
-query in {step}. "mean" is the summary's figure, the mean over heads; "heads" are all single heads together. "rms" is the
-root mean square error ÷ the stated error. SmolLM2-135M-Instruct reads the built-in text; the GPT-2 has random weights
-and reads random tokens, as in the tests. One window has {step}th of its rows as its whole sample, so its error has few
-degrees of freedom; several windows are sampled independently.
+query in {step}. "mean" is the summary's figure, the mean over heads; "heads" are all single heads together. "rms" is
+the root mean square error ÷ the stated error. SmolLM2-135M-Instruct reads the built-in text; the GPT-2 has random weights
+and reads random tokens, as in the tests.
+
+The error of one window comes from eight replicates, with 8 queries of one row each. A figure that a window's first few
+rows decide (the first token's share under attention that is nearly even, 1/n) is skewed: most samples miss these rows
+and their replicates do not tell of them. There more windows or more queries are needed before two errors mean 90 %.
 
 """
 

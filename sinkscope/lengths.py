@@ -14,12 +14,12 @@ def length_warnings(keep: Bool[Tensor, "window position"]) -> list[str]:
     found = []
     if shortest < longest:
         found.append(
-            f"windows have {shortest:,} to {longest:,} tokens: sink rates and other means over windows count each window "
-            "once, means over rows count each row once"
+            f"windows have {shortest:,} to {longest:,} tokens: sink rates and other means over windows count each "
+            "window once, means over rows count each row once"
         )
     if few:
         found.append(
-            f"{few:,} of {len(lengths):,} windows have fewer than {SHORT} tokens, and first-token figures fall with the "
-            "length: compare them with windows of the same length only"
+            f"{few:,} of {len(lengths):,} windows have fewer than {SHORT} tokens, and first-token figures fall with "
+            "the length: compare them with windows of the same length only"
         )
     return found

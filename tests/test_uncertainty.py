@@ -7,6 +7,8 @@ import pytest
 
 from sinkscope.uncertainty import uncertainty, unsettled
 
+ALIKE = "windows of one text are alike, so it may be larger"
+ALONE = "one window says nothing of other texts"
 SAMPLED = {"queries": {"sampled": True, "number": 32, "of": 2048}}
 
 
@@ -38,11 +40,7 @@ def test_where_nothing_is_known_nothing_is_said():
     [
         ((0.021, None), by("windows", 4, 4), "Uncertainty ± 2.1% (4 windows); more windows reduce it."),
         ((0.021, None), {}, "Uncertainty ± 2.1% (4 windows); more windows reduce it."),
-        (
-            (0.021, None),
-            by("windows", 4, 1),
-            "Uncertainty ± 2.1% (4 windows); more windows reduce it; windows of one text are alike, so it may be larger.",
-        ),
+        ((0.021, None), by("windows", 4, 1), f"Uncertainty ± 2.1% (4 windows); more windows reduce it; {ALIKE}."),
         ((0.021, None), by("documents", 7, 7), "Uncertainty ± 2.1% (7 documents); more documents reduce it."),
         (
             (0.03, 0.01),
@@ -57,8 +55,7 @@ def test_where_nothing_is_known_nothing_is_said():
         (
             (math.nan, 0.025),
             by("windows", 1, 1) | SAMPLED,
-            "Uncertainty ± 2.5% (1 window, 32 queries of each); more queries reduce it"
-            + "; one window says nothing of other texts.",
+            f"Uncertainty ± 2.5% (1 window, 32 queries of each); more queries reduce it; {ALONE}.",
         ),
     ],
 )
