@@ -34,8 +34,8 @@ HEAD = """\
 
 How often the figure over every row lies within two `_sampling_se` of the sampled one, over {seeds} seeds, with one
 query in {step}. "mean" is the summary's figure, the mean over heads; "heads" are all single heads together. "rms" is
-the root mean square error ÷ the stated error. SmolLM2-135M-Instruct reads the built-in text; the GPT-2 has random weights
-and reads random tokens, as in the tests.
+the root mean square error ÷ the stated error. SmolLM2-135M-Instruct reads the built-in text; the GPT-2 has random
+weights and reads random tokens, as in the tests.
 
 The error of one window comes from eight replicates, with 8 queries of one row each. A figure that a window's first few
 rows decide (the first token's share under attention that is nearly even, 1/n) is skewed: most samples miss these rows
