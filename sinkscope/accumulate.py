@@ -8,7 +8,7 @@ A metric costs 16 bytes per head and window.
 from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 Sums = tuple[Float[Tensor, "batch head ..."], Float[Tensor, "batch head ..."]]
@@ -78,27 +78,56 @@ def influences(
     return (sums - ratio(sums, counts) * counts) / counts.sum(0)
 
 
+LEAST_DOCUMENTS = 5
+"""Documents from which errors are over documents: of fewer, how far they differ is hardly known."""
+
+Blocks = Int[Tensor, "window"]
+"""The document of each window, by number, where standard errors are over documents."""
+
+
+def document_blocks(documents: Sequence[str]) -> Blocks | None:
+    """The document of each window where there are LEAST_DOCUMENTS or more; None where errors are over windows."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+    if len(numbers) < LEAST_DOCUMENTS:
+        return None
+    return torch.tensor([numbers[name] for name in documents])
+
+
 def standard_error(
-    influences: Float[Tensor, "window *head"], counts: Float[Tensor, "window *head"]
+    influences: Float[Tensor, "window *head"],
+    counts: Float[Tensor, "window *head"],
+    blocks: Blocks | None = None,
 ) -> Float[Tensor, "*head"]:
-    """The standard error over the W windows that count anything, √(W/(W-1)·Σ influence²); NaN with fewer than two."""
-    windows = contributing(counts)
-    error: Tensor = (influences.square().sum(0) * windows / (windows - 1)).sqrt()
-    return error.masked_fill(windows < 2, torch.nan)
+    """The standard error √(B/(B-1)·Σ influence²) over the B blocks that count anything; NaN with fewer than two.
+
+    A block is a window, or with `blocks` all windows of a document: its influence is the sum of theirs, so whatever
+    windows of one document have in common is in the error.
+    """
+    number = contributing(counts, blocks)
+    error: Tensor = (_by_block(influences, blocks).square().sum(0) * number / (number - 1)).sqrt()
+    return error.masked_fill(number < 2, torch.nan)
 
 
-def contributing(counts: Float[Tensor, "window *head"]) -> Float[Tensor, "*head"]:
-    """How many windows count anything: the others say nothing of how far windows differ."""
-    windows: Tensor = (counts > 0).sum(0).to(counts.dtype)
-    return windows
+def contributing(counts: Float[Tensor, "window *head"], blocks: Blocks | None = None) -> Float[Tensor, "*head"]:
+    """How many windows or blocks count anything: the others say nothing of how far these differ."""
+    number: Tensor = (_by_block(counts, blocks) > 0).sum(0).to(counts.dtype)
+    return number
 
 
-def draws(windows: int, count: int, seed: int) -> Float[Tensor, "resample window"]:
-    """How often each window is in each of `count` bootstrap samples, drawn with replacement."""
+def _by_block(values: Float[Tensor, "window *head"], blocks: Blocks | None) -> Float[Tensor, "block *head"]:
+    if blocks is None:
+        return values
+    return values.new_zeros(int(blocks.max()) + 1, *values.shape[1:]).index_add_(0, blocks, values)
+
+
+def draws(windows: int, count: int, seed: int, blocks: Blocks | None = None) -> Float[Tensor, "resample window"]:
+    """How often each window is in each of `count` bootstrap samples, drawn with replacement, whole blocks at a time."""
+    number = windows if blocks is None else int(blocks.max()) + 1
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(windows, (count, windows), generator=generator)
-    times = torch.zeros(count, windows, dtype=torch.float64)
-    return times.scatter_add_(1, drawn, torch.ones_like(times))
+    drawn = torch.randint(number, (count, number), generator=generator)
+    times = torch.zeros(count, number, dtype=torch.float64)
+    times.scatter_add_(1, drawn, torch.ones_like(times))
+    return times if blocks is None else times[:, blocks]
 
 
 def resampled(

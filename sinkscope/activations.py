@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.accumulate import influences, ratio, standard_error
+from sinkscope.accumulate import Blocks, influences, ratio, standard_error
 from sinkscope.hidden.figures import is_massive
 from sinkscope.hidden.moments import kurtosis, pooled
 from sinkscope.hidden.record import Entry, HiddenRecord, Outline
@@ -22,22 +22,24 @@ TOKEN_COLUMNS = ("token_id", "token", "class")
 """What the table of tokens says of a position."""
 
 
-def activations(record: HiddenRecord) -> pd.DataFrame:
+def activations(record: HiddenRecord, blocks: Blocks | None = None) -> pd.DataFrame:
     """One row per call of a decoder layer, with attention or without: every figure and its error over windows in `_se`.
+
+    With `blocks`, errors are over documents, by the number of each window's.
 
     Figures of the attention's output are in `attention_*`, in layers in which attention ran once.
     """
     rows = []
     for call, place in _numbered(record):
-        row = _place(record, place, call) | _figures(record, place)
+        row = _place(record, place, call) | _figures(record, place, blocks)
         attention = [each for each in record.places if each.inside == place]
-        figures = _figures(record, attention[0]) if len(attention) == 1 else {}
+        figures = _figures(record, attention[0], blocks) if len(attention) == 1 else {}
         rows.append(row | {f"attention_{name}": figure for name, figure in figures.items()})
     return pd.DataFrame(rows)
 
 
 def massive(record: HiddenRecord, tokens: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The entries of each call of a layer with the largest |x| over all windows, each at another place of the window.
+    """The entries of each call of a layer with the largest |x| over all windows, each with its window.
 
     One row per (normalizer, layer, call, rank): the signed `value`, its `ratio` to the median |x| of its window, where
     it is, and whether it is `massive` by the rule of Sun et al. `tokens` is a report's table of tokens, from which the
@@ -56,19 +58,20 @@ def massive(record: HiddenRecord, tokens: pd.DataFrame | None = None) -> pd.Data
     return pd.DataFrame(rows)
 
 
-def summary(record: HiddenRecord) -> Row:
+def summary(record: HiddenRecord, blocks: Blocks | None = None) -> Row:
     """The columns that hidden states add to a summary: over all layers, all windows and all their tokens at once.
 
     `kurt_global` with the range of the entries (Zuhri et al. 2025, arXiv 2504.20966) is null unless every layer is
-    defined; its error is a jackknife over windows. `inf_norm_max` is the largest mean over windows of ‖x‖∞ of any
-    layer or attention (Bondarenko et al. 2023), with its module; `largest_activation` the largest |x| of any layer.
+    defined; its error is a jackknife over windows, or over documents with `blocks`. `inf_norm_max` is the largest mean
+    over windows of ‖x‖∞ of any layer or attention (Bondarenko et al. 2023), with its module; `largest_activation` the
+    largest |x| of any layer.
     """
     places = [place for _, place in _numbered(record)]
     whole = bool(places) and all(record.defined(place) for place in places)
     row: Row = dict.fromkeys(("kurt_global", "kurt_global_se", "activation_min", "activation_max"), math.nan)
     if whole:
         outlines = [outline for place in places for outline in record.places[place].outlines.values()]
-        row["kurt_global"], row["kurt_global_se"] = _global(record, places)
+        row["kurt_global"], row["kurt_global_se"] = _global(record, places, blocks)
         row["activation_min"] = _extreme([each.low for each in outlines], smallest=True)
         row["activation_max"] = _extreme([each.high for each in outlines])
     return row | _inf_norm(record) | _largest_of_all(record)
@@ -87,13 +90,13 @@ def _place(record: HiddenRecord, place: Place, call: int) -> Row:
     return {"normalizer": record.normalizer, "layer": place.layer, "call": call, "module": place.module}
 
 
-def _figures(record: HiddenRecord, place: Place) -> Row:
+def _figures(record: HiddenRecord, place: Place, blocks: Blocks | None) -> Row:
     """Every figure measured at a place, and its standard error; NaN where the place is undefined."""
     cards = record.figures(place)
     if not (cards and record.defined(place)):
         return {name: math.nan for card in cards for name in (card.name, f"{card.name}_se")}
     pair = record.places[place].tally.by_window()
-    figures, errors = ratio(*pair).tolist(), standard_error(influences(*pair), pair[1]).tolist()
+    figures, errors = ratio(*pair).tolist(), standard_error(influences(*pair), pair[1], blocks).tolist()
     row: Row = {}
     for card, figure, error in zip(cards, figures, errors, strict=True):
         row |= {card.name: figure, f"{card.name}_se": error}
@@ -109,27 +112,24 @@ def _known(record: HiddenRecord, tokens: pd.DataFrame) -> dict[tuple[int, int], 
 
 
 def _largest(record: HiddenRecord, place: Place) -> list[tuple[Entry, Outline]]:
-    """The largest entries of a layer, each position and dimension in the window where it is largest.
-
-    There are none where a value is no number.
-    """
+    """The largest entries of a layer over all windows; none where a value is no number."""
     outlines = record.places[place].outlines
     if not record.defined(place) or not all(math.isfinite(each.low + each.high) for each in outlines.values()):
         return []
     found = [(entry, outline) for outline in outlines.values() for entry in outline.entries]
     found.sort(key=lambda each: (-abs(each[0].value), each[0].window, each[0].position, each[0].dimension))
-    # The first of each position and dimension, in the order of size.
-    different: dict[tuple[int, int], tuple[Entry, Outline]] = {}
-    for entry, outline in found:
-        different.setdefault((entry.position, entry.dimension), (entry, outline))
-    return list(different.values())[:TOP]
+    return found[:TOP]
 
 
-def _global(record: HiddenRecord, places: list[Place]) -> tuple[float, float]:
-    """Kurtosis of the entries of all layers and windows together, and its standard error by leaving windows out."""
+def _global(record: HiddenRecord, places: list[Place], blocks: Blocks | None) -> tuple[float, float]:
+    """Kurtosis of the entries of all layers and windows together, and its standard error by leaving windows out.
+
+    With `blocks`, all windows of a document are left out together.
+    """
     windows = sorted({window for place in places for window in record.places[place].outlines})
     parts = pooled(torch.stack([torch.stack([_moments(record, place, each) for place in places]) for each in windows]))
-    without = [kurtosis(pooled(torch.cat([parts[:index], parts[index + 1 :]]))) for index in range(len(windows))]
+    block = torch.arange(len(windows)) if blocks is None else blocks
+    without = [kurtosis(pooled(parts[block != left_out])) for left_out in range(int(block.max()) + 1)]
     return float(kurtosis(pooled(parts))), _jackknife(torch.stack(without))
 
 
@@ -138,8 +138,8 @@ def _moments(record: HiddenRecord, place: Place, window: int) -> Float[Tensor, "
     return torch.zeros(5, dtype=torch.float64) if outline is None else outline.moments
 
 
-def _jackknife(without: Float[Tensor, "window"]) -> float:
-    """The standard error of a figure, from what it is without each of the windows; NaN with fewer than two."""
+def _jackknife(without: Float[Tensor, "block"]) -> float:
+    """The standard error of a figure, from what it is without each block of windows; NaN with fewer than two."""
     count = len(without)
     if count < 2:
         return math.nan

@@ -52,9 +52,12 @@ class Baselines:
         with shown.seam(model, _Recounter(chosen, question, windows, self._batches)):
             predict(model, self._batches.at(windows), chunked=shown.chunked)
 
-    def records(self) -> list[Record]:
-        """The baseline of each contender, complete."""
-        return [self._whole if part is None else part.over(self._whole) for part in self._parts]
+    def records(self, after: Sequence[Record]) -> list[Record]:
+        """The baseline of each contender, complete; `after` are the contenders' own records."""
+        return [
+            self._whole if part is None else part.over(self._whole, record)
+            for part, record in zip(self._parts, after, strict=True)
+        ]
 
 
 @dataclass(eq=False)

@@ -140,10 +140,10 @@ def _from_column_0(
     return ids.gather(1, order)[:, :longest], keep.gather(1, order)[:, :longest]
 
 
-def warned(windows: Windows, warning: str) -> Windows:
-    """The same windows with one warning more."""
+def warned(windows: Windows, *more: str) -> Windows:
+    """The same windows with some warnings more."""
     known = windows.provenance.get("warnings")
-    warnings = [*(known if isinstance(known, list) else []), warning]
+    warnings = [*(known if isinstance(known, list) else []), *more]
     return replace(windows, provenance=windows.provenance | {"warnings": warnings})
 
 

@@ -15,10 +15,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sinkscope import tables
-from sinkscope.accumulate import influences, ratio, resampled, standard_error
+from sinkscope.accumulate import Blocks, influences, ratio, resampled, standard_error
 from sinkscope.levels import EDGES
+from sinkscope.pooling import Pair, pooled
 from sinkscope.record import Record
-from sinkscope.tables import Pair, Row, Sheet, perplexity_of
+from sinkscope.tables import Row, Sheet, perplexity_of
 
 PER_HEAD = (
     "first_mass",
@@ -71,9 +72,9 @@ def layers(before: Record, record: Record, sheet: Sheet) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame(found)], axis=1)
 
 
-def positions(before: Record, record: Record) -> pd.DataFrame:
+def positions(before: Record, record: Record, blocks: Blocks | None = None) -> pd.DataFrame:
     """The table of positions, with the change in each bin of each head."""
-    table, old = tables.positions(record), tables.positions(before)["first_mass"]
+    table, old = tables.positions(record, blocks), tables.positions(before)["first_mass"]
     return table.assign(first_mass_before=old, first_mass_delta=table["first_mass"] - old)
 
 
@@ -86,7 +87,7 @@ def sweep(baseline: Record, records: Sequence[tuple[int, str, Record]], sheet: S
     return pd.DataFrame(rows)
 
 
-def levels(records: Sequence[Record]) -> pd.DataFrame:
+def levels(records: Sequence[Record], blocks: Blocks | None = None) -> pd.DataFrame:
     """How each head's log-sum-exp is distributed, for the records that have it: the share of its rows in each level."""
     rows = []
     for record in records:
@@ -94,7 +95,7 @@ def levels(records: Sequence[Record]) -> pd.DataFrame:
             if not layer.by_level.windows:
                 continue
             pair = layer.by_level.by_window()
-            share, error = ratio(*pair), standard_error(influences(*pair), pair[1])
+            share, error = ratio(*pair), standard_error(influences(*pair), pair[1], blocks)
             for head in range(layer.heads):
                 place = tables.place(record, layer, call) | {"head": head}
                 for level, (low, high) in enumerate(pairwise(EDGES)):
@@ -129,7 +130,7 @@ def _loss(baseline: Record, record: Record, sheet: Sheet) -> Row:
 
 def _pairs(before: Record, record: Record, columns: tuple[str, ...]) -> dict[str, tuple[Pair, Pair]]:
     """Sums and counts of every figure over all heads of the model, before and after."""
-    old, new = (tables.pooled(each, list(each.in_order()), columns) for each in (before, record))
+    old, new = (pooled(each, columns) for each in (before, record))
     return {name: (old[name], new[name]) for name in new if name in old}
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sinkscope.accumulate import influences, ratio, standard_error
+from sinkscope.accumulate import Blocks, influences, ratio, standard_error
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.forward import embedding, evaluating
 from sinkscope.model_state import restored
@@ -38,7 +38,7 @@ def gradient_norms(
 
 
 def gradient_figures(
-    norms: Float[Tensor, "window position"], keep: Bool[Tensor, "window position"]
+    norms: Float[Tensor, "window position"], keep: Bool[Tensor, "window position"], blocks: Blocks | None = None
 ) -> dict[str, float]:
     """Means over windows of two ratios of gradient norms, each with its standard error in `_se`.
 
@@ -48,7 +48,8 @@ def gradient_figures(
     """
     ratios = torch.stack([_ratios(row[real][:-1]) for row, real in zip(norms, keep, strict=True)])
     counts = torch.ones_like(ratios)
-    means, errors = ratio(ratios, counts).tolist(), standard_error(influences(ratios, counts), counts).tolist()
+    means = ratio(ratios, counts).tolist()
+    errors = standard_error(influences(ratios, counts), counts, blocks).tolist()
     return {
         "gradient_first_ratio": means[0],
         "gradient_first_ratio_se": errors[0],

@@ -1,4 +1,4 @@
-"""How long windows are: the facts for the metadata, and the words for a screen or a caption."""
+"""How long windows are: facts for the metadata, words for a screen or a caption, and what has to be warned of."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +8,9 @@ from torch import Tensor
 
 MOST_NAMED = 3
 """Windows whose different lengths are named one by one; of more, the shortest and the longest."""
+
+SHORT = 32
+"""Tokens below which a window's figures are its length's rather than the model's."""
 
 
 def longest(keep: Bool[Tensor, "window position"]) -> int:
@@ -36,3 +39,21 @@ def windows_in_words(facts: Mapping[str, Any], windows: int) -> str:
     else:
         size = f"{min(lengths):,} to {max(lengths):,}"
     return f"{windows:,} {'window' if windows == 1 else 'windows'} of {size} tokens"
+
+
+def length_warnings(keep: Bool[Tensor, "window position"]) -> list[str]:
+    """The warnings that go with windows of these lengths, each without its full stop."""
+    lengths = keep.sum(-1)
+    shortest, longest, few = int(lengths.min()), int(lengths.max()), int((lengths < SHORT).sum())
+    found = []
+    if shortest < longest:
+        found.append(
+            f"windows have {shortest:,} to {longest:,} tokens: sink rates and other means over windows count each "
+            "window once, means over rows count each row once"
+        )
+    if few:
+        found.append(
+            f"{few:,} of {len(lengths):,} windows have fewer than {SHORT} tokens, and first-token figures fall with "
+            "the length: compare them with windows of the same length only"
+        )
+    return found

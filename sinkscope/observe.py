@@ -25,6 +25,7 @@ from sinkscope.predictions import losses, predict
 from sinkscope.progress import Progress
 from sinkscope.projections import Projections
 from sinkscope.record import Layer, Numbers, Record
+from sinkscope.sampling import Sample, replicates
 from sinkscope.tolerances import largest_score, tolerance
 
 
@@ -39,8 +40,8 @@ class Batches:
     metrics: tuple[Metric, ...]
     received: bool = True
     """Whether the mass that each token receives is wanted."""
-    positions: Int[Tensor, "query"] | None = None
-    """The queries of each window whose weights are reduced; None for all."""
+    sample: Sample | None = None
+    """Which queries of each window have their weights reduced; None for all."""
     path: Path = Path.auto
     layers: Layers | None = None
     """Whose outputs are watched as hidden states; None for no layer's."""
@@ -71,6 +72,7 @@ class Batches:
         """An empty record for all the windows."""
         count, length = self.ids.shape
         record = Record.start(normalizer, count, length, self.metrics)
+        record.parts = 0 if self.sample is None else replicates(self.sample.count)
         if self.layers is not None:
             record.hidden = HiddenRecord(normalizer, self.layers, self.activations)
         return record
@@ -88,15 +90,13 @@ class Batches:
         length = self._length(windows)
         marked = {name: each[list(windows), :length] for name, each in self.marked.items()}
         keep = torch.ones(len(windows), length, dtype=torch.bool)
-        rows = keep & ~marked["first"]
-        positions = None if self.positions is None else self.positions[self.positions < length]
         return Question(
             keep=keep,
-            rows=rows if positions is None else rows[:, positions],
+            rows=keep & ~marked["first"],
             marked=marked,
             needs=frozenset({"received"} if self.received else ()).union(*(each.needs for each in self.metrics)),
             epsilon=self.epsilon,
-            positions=positions,
+            positions=None if self.sample is None else self.sample.positions(keep, windows),
         )
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.accumulate import draws
+from sinkscope.accumulate import Blocks, draws
 from sinkscope.attention.paths import Path
 from sinkscope.corpus import Windows
 from sinkscope.hidden import ACTIVATIONS, Activation
@@ -15,7 +15,7 @@ from sinkscope.metrics.choosing import asks_for_hidden, asks_for_received, chose
 from sinkscope.observe import Batches
 from sinkscope.progress import Progress, silent
 from sinkscope.protocols import OWN, PROTOCOLS, Protocol
-from sinkscope.sampling import systematic
+from sinkscope.sampling import Sample
 from sinkscope.tokens import TOKEN_CLASSES, Tokens, classify
 
 LEAST_DRAWS = 100
@@ -71,7 +71,7 @@ class Options:
             ),
             activations=self._activations(),
             received=asks_for_received(self.only),
-            positions=self._positions(windows.ids.shape[1]),
+            sample=self._sample(int(windows.keep.sum(-1).max())),
             path=path,
         )
 
@@ -81,22 +81,22 @@ class Options:
             return ()
         return tuple(card for card in ACTIVATIONS.values() if self.gradients or not card.optional)
 
-    def draws(self, windows: int) -> Float[Tensor, "resample window"] | None:
+    def draws(self, windows: int, blocks: Blocks | None = None) -> Float[Tensor, "resample window"] | None:
         """The bootstrap samples of so many windows; None where none are asked for, or there is nothing to resample."""
         if self.bootstrap is None or windows < 2:
             return None
-        return draws(windows, self.bootstrap, self.seed)
+        return draws(windows, self.bootstrap, self.seed, blocks)
 
     def _marked(self, tokens: Tokens) -> dict[str, Bool[Tensor, "window position"]]:
         wanted = None if self.classes is None else {"first", *(TOKEN_CLASSES[name].name for name in self.classes)}
         return {name: marks for name, marks in classify(tokens).items() if wanted is None or name in wanted}
 
-    def _positions(self, length: int) -> Int[Tensor, "query"] | None:
-        """The queries that are sampled; None where that would be all of them."""
+    def _sample(self, longest: int) -> Sample | None:
+        """The sample of each window's queries; None where that would be all of them in every window."""
         if self.queries is None:
             return None
         if self.queries < 1:
             raise ValueError(f"expected a number of queries from 1, got {self.queries}")
         if self.attention == Path.flash:
             raise ValueError("expected sampled queries or the flash path, got both: they are reduced by the dense path")
-        return systematic(length, self.queries, self.seed) if self.queries < length else None
+        return Sample(self.queries, self.seed) if self.queries < longest else None

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sinkscope import __version__
+from sinkscope.accumulate import LEAST_DOCUMENTS, document_blocks
 from sinkscope.corpus import Windows
 from sinkscope.handshake import Handshake
 from sinkscope.hidden.layers import Layer as DecoderLayer
@@ -19,9 +20,13 @@ from sinkscope.options import Options
 from sinkscope.probe import implementation
 from sinkscope.protocols import Protocol
 from sinkscope.record import Record
+from sinkscope.sampling import systematic
 from sinkscope.tokens import PUNCTUATION_RULE, TOKEN_CLASSES, Tokens
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "pandas")
+
+BY_DOCUMENT = "windows of different documents are independent"
+BY_WINDOW = "windows of one document are alike, so that errors over windows can be too small"
 
 SEEN_AT = {
     False: "transformers' attention interface",
@@ -80,6 +85,7 @@ def metadata(record: Record, setting: Setting) -> dict[str, Any]:
         "epsilon": options.epsilon,
         "protocol": _protocol(options.protocol, windows.ids.shape[0]),
         "queries": _queries(setting),
+        "standard_errors": _standard_errors(setting.windows),
         "bootstrap": _bootstrap(setting),
         "attention": {
             "implementation": implementation(model),
@@ -114,17 +120,38 @@ def _protocol(card: Protocol, windows: int) -> dict[str, Any]:
 
 def _queries(setting: Setting) -> dict[str, Any]:
     """Whose weights were reduced: all queries of each window, or which sample of them."""
-    positions = setting.batches.positions
-    if positions is None:
+    sample, keep = setting.batches.sample, setting.windows.keep
+    if sample is None:
         return {"sampled": False}
+    lengths = keep.sum(-1).tolist()
+    starts = [
+        int(systematic(length, min(sample.count, length), sample.seed, window)[0])
+        for window, length in enumerate(lengths)
+    ]
     return {
         "sampled": True,
-        "method": "systematic: equal distances from a random start, the same in every window",
-        "number": len(positions),
-        "of": setting.windows.ids.shape[1],
-        "seed": setting.options.seed,
-        "start": int(positions[0]),
-        "standard_errors": "*_sampling_se, of which *_se over windows knows nothing",
+        "method": "systematic: equal distances from a random start of each window's own",
+        "number": sample.count,
+        "of": max(lengths),
+        "windows_taken_whole": sum(length <= sample.count for length in lengths),
+        "seed": sample.seed,
+        "start": starts[0],
+        "starts": starts,
+        "exact": "frequencies of classes, and the numbers of rows that figures stand for",
+        "standard_errors": "*_sampling_se: of the sample alone; *_se over windows or documents contains it",
+    }
+
+
+def _standard_errors(windows: Windows) -> dict[str, Any]:
+    """The rule that every standard error over windows follows, except that of a document alone."""
+    number = len(set(windows.documents))
+    by_document = document_blocks(windows.documents) is not None
+    return {
+        "over": "documents" if by_document else "windows",
+        "number": number if by_document else len(windows.documents),
+        "documents": number,
+        "rule": f"over documents, each with all its windows, from {LEAST_DOCUMENTS} documents on; else over windows",
+        "note": BY_DOCUMENT if by_document or number == len(windows.documents) else BY_WINDOW,
     }
 
 
@@ -136,7 +163,7 @@ def _bootstrap(setting: Setting) -> dict[str, Any] | None:
     return {
         "samples": options.bootstrap,
         "seed": options.seed,
-        "of": "windows",
+        "of": "windows" if document_blocks(setting.windows.documents) is None else "documents",
         "interval": "2.5th to 97.5th percentile",
     }
 

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from sinkscope.accumulate import Sums, Tally
 from sinkscope.attention import OF_VECTORS, Call, Reductions, Site
+from sinkscope.attention.reductions import Population
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hidden.record import HiddenRecord
 from sinkscope.levels import share_by_level
 from sinkscope.metrics import Metric
 from sinkscope.positions import Received, bin_edges, first_mass_by_position
-from sinkscope.sampling import replicates
 
-Numbers = tuple[int, ...]
+Numbers = Sequence[int]
 """The windows of a batch, by their numbers among all windows of the run."""
 
 
@@ -38,6 +38,9 @@ class Layer:
     tallies: dict[str, Tally] = field(default_factory=dict)
     sampled: dict[str, Tally] = field(default_factory=dict)
     """Where queries were sampled, the same of each replicate: unit window x replicates + replicate."""
+    population: Tally = field(default_factory=Tally)
+    """And how many rows each window has and how many of them were sampled, [head column + 1]: those that see a key of
+    each class, and last all."""
     by_position: Tally = field(default_factory=Tally)
     by_level: Tally = field(default_factory=Tally)
     widest: int = 0
@@ -75,8 +78,10 @@ class Record:
     divergence: Tally = field(default_factory=Tally)
     agreement: Tally = field(default_factory=Tally)
     """Where there is a baseline to compare with: KL to it, and how often the same token comes first."""
-    sample: tuple[int, int] = (1, 1)
-    """How many queries of how many were reduced in each window, where they were sampled."""
+    fractions: dict[int, float] = field(default_factory=dict)
+    """Which part of its queries was reduced in each window, where they were sampled."""
+    parts: int = 0
+    """How many replicates of each window's sample there are; 0 where queries were not sampled."""
     hidden: HiddenRecord | None = None
     """What was seen of hidden states, where they were asked for."""
     gradients: Float[Tensor, "window position"] | None = None
@@ -99,35 +104,42 @@ class Record:
             known.by_level.add(windows, share_by_level(reductions))
         if reductions.received is not None:
             self.received.add(windows, layer.layer, reductions)
-        question = reductions.question
-        if question.positions is not None:
-            self.sample = (len(question.positions), question.keep.shape[1])
-            self._add_replicates(known, windows, reductions, replicates(len(question.positions)))
-        counted = torch.where(question.kept[:, None], reductions.keys, 0)
-        known.widest = max(known.widest, int(counted.max()))
-        everything = torch.where(question.kept, question.before + 1, 0)
-        if bool((counted > everything[:, None]).any()):
+        population = reductions.population
+        if population is None:
+            population = Population.of(reductions.question, reductions.keys, reductions.seen)
+        else:
+            self._add_sample(known, windows, reductions, population)
+        if population.looks_ahead:
             raise UnsupportedModelError(
                 f"{known.name} cannot be measured: over this text its queries see more keys than "
                 "there are tokens up to them, so a token attends to later ones"
             )
-        known.full = known.full and bool((counted == everything[:, None]).all())
+        known.widest = max(known.widest, population.widest)
+        known.full = known.full and population.full
 
-    def _add_replicates(self, known: Layer, windows: Numbers, reductions: Reductions, count: int) -> None:
-        parts = reductions.replicates(count)
-        units = [window * count + part for window in windows for part in range(count)]
+    def _add_sample(self, known: Layer, windows: Numbers, reductions: Reductions, population: Population) -> None:
+        question = reductions.question
+        fractions = question.kept.sum(-1) / question.keep.sum(-1)
+        self.fractions |= dict(zip(windows, fractions.tolist(), strict=True))
+        known.population.add(windows, rows_of(reductions, population))
+        parts = reductions.replicates(self.parts)
+        units = [window * self.parts + part for window in windows for part in range(self.parts)]
         for metric in self.metrics:
             if metric.by_row:
                 known.sampled.setdefault(metric.name, Tally()).add(units, _sums(metric, parts))
 
-    def over(self, other: "Record") -> "Record":
-        """This record's sums of calls, and the other's for the windows that this one lacks; neither is changed."""
+    def over(self, other: "Record", rows: "Record") -> "Record":
+        """This record's sums of calls, and the other's for the windows that this one lacks; neither is changed.
+
+        They are over the rows of a third record, which knows how many a sample of them stands for.
+        """
         layers = {
             key: replace(
                 layer,
                 tallies=_over(mine.tallies, layer.tallies),
                 sampled=_over(mine.sampled, layer.sampled),
                 by_position=mine.by_position.over(layer.by_position),
+                population=rows.layers[key].population if key in rows.layers else layer.population,
             )
             for key, layer in other.layers.items()
             for mine in [self.layers.get(key, layer)]
@@ -141,6 +153,16 @@ class Record:
 
 def _over(some: dict[str, Tally], others: dict[str, Tally]) -> dict[str, Tally]:
     return {name: some[name].over(tally) for name, tally in others.items()}
+
+
+def rows_of(reductions: Reductions, population: Population) -> Sums:
+    """How many rows there are and how many were sampled, [batch, head, column + 1]."""
+    counted = reductions.counted()
+    seeing = counted[..., None] & (reductions.seen > 0)
+    total = torch.cat([population.seers, population.rows[..., None]], dim=-1)
+    sampled = torch.cat([seeing.sum(2), counted.sum(2)[..., None]], dim=-1)
+    heads = (-1, reductions.mass.shape[1], -1)
+    return total.expand(heads), sampled.to(total.dtype).expand(heads)
 
 
 def _sums(metric: Metric, reductions: Reductions) -> Sums:

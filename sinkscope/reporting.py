@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from sinkscope import activations, deltas, tables
+from sinkscope.accumulate import Blocks, document_blocks
 from sinkscope.comparison import Comparison, Contender
 from sinkscope.gradients import gradient_figures
 from sinkscope.lengths import longest
@@ -26,11 +27,11 @@ def report(record: Record, setting: Setting) -> Report:
         heads=tables.heads(record, sheet),
         layers=tables.layers(record, sheet),
         tokens=tokens,
-        positions=tables.positions(record),
+        positions=tables.positions(record, sheet.blocks),
         summary=_summary(record, sheet, setting),
         documents=tables.documents(record, sheet, setting.windows.documents),
         metadata=metadata(record, setting),
-        **_hidden([record], [tokens]),
+        **_hidden([record], [tokens], sheet.blocks),
     )
     return _explained(_under_protocol(found, setting), [record], setting)
 
@@ -59,13 +60,15 @@ def compared(comparison: Comparison, contenders: Sequence[Contender], setting: S
         heads=_joined([tables.heads(baseline, sheet), *(deltas.heads(*each, baseline, sheet) for each in pairs)]),
         layers=_joined([tables.layers(baseline, sheet), *(deltas.layers(*each, sheet) for each in pairs)]),
         tokens=_joined(tokens),
-        positions=_joined([tables.positions(baseline), *(deltas.positions(*each) for each in pairs)]),
+        positions=_joined(
+            [tables.positions(baseline, sheet.blocks), *(deltas.positions(*each, sheet.blocks) for each in pairs)]
+        ),
         summary=_joined(summaries),
         documents=_joined([tables.documents(record, sheet, setting.windows.documents) for record in everything]),
         metadata=metadata(baseline, setting) | {"comparison": told},
-        lse=deltas.levels(everything),
+        lse=deltas.levels(everything, sheet.blocks),
         sweep=deltas.sweep(baseline, swept, sheet),
-        **_hidden(everything, tokens),
+        **_hidden(everything, tokens, sheet.blocks),
     )
     return _explained(_under_protocol(found, setting), everything, setting)
 
@@ -120,26 +123,30 @@ def _sheet(setting: Setting) -> tables.Sheet:
         "bos": bool(marked["bos"].any()) if setting.knows_bos else None,
         "epsilon": options.epsilon,
     }
-    return tables.Sheet(tuple(setting.batches.marked), fixed, options.draws(windows.ids.shape[0]))
+    blocks = document_blocks(windows.documents)
+    draws = options.draws(windows.ids.shape[0], blocks)
+    return tables.Sheet(tuple(setting.batches.marked), fixed, draws, blocks)
 
 
 def _summary(record: Record, sheet: tables.Sheet, setting: Setting) -> pd.DataFrame:
     """The means over heads, and what there is beside attention: hidden states and gradients."""
-    row = {} if record.hidden is None else activations.summary(record.hidden)
+    row = {} if record.hidden is None else activations.summary(record.hidden, sheet.blocks)
     if record.gradients is not None:
-        row |= gradient_figures(record.gradients, setting.windows.keep)
+        row |= gradient_figures(record.gradients, setting.windows.keep, sheet.blocks)
     table = tables.summary(record, sheet)
     table.insert(list(table.columns).index("first_queries"), "layers_without_attention", len(setting.layers_without))
     return pd.concat([table, pd.DataFrame([row])], axis=1)
 
 
-def _hidden(records: Sequence[Record], tokens: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def _hidden(
+    records: Sequence[Record], tokens: Sequence[pd.DataFrame], blocks: Blocks | None
+) -> dict[str, pd.DataFrame]:
     """The tables of hidden states, where they were watched, beside each record's table of tokens."""
     found = [(record.hidden, each) for record, each in zip(records, tokens, strict=True) if record.hidden is not None]
     if not found:
         return {}
     return {
-        "activations": _joined([activations.activations(hidden) for hidden, _ in found]),
+        "activations": _joined([activations.activations(hidden, blocks) for hidden, _ in found]),
         "massive": _joined([activations.massive(hidden, each) for hidden, each in found]),
     }
 

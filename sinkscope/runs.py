@@ -20,6 +20,7 @@ from sinkscope.forward import embedding
 from sinkscope.gradients import gradient_norms
 from sinkscope.handshake import Handshake, handshake
 from sinkscope.hidden.layers import decoder_layers
+from sinkscope.lengths import length_warnings
 from sinkscope.normalizers import Modifier, Normalizer, resolve
 from sinkscope.observe import Batches, observe
 from sinkscope.options import Options
@@ -133,7 +134,8 @@ def _prepared(
         batches = replace(batches, layers=decoder_layers(model, shown.sites))
     if any(metric.needs & PROJECTED for metric in batches.metrics):
         batches = replace(batches, projections=find_projections(model, windows.ids[:1][:, windows.keep[0]], shown))
-    return Setting(model, tokenizer, warned_of_length(model, windows), tokens, batches, shown, options), batches
+    told = warned_of_length(model, corpus.warned(windows, *length_warnings(windows.keep)))
+    return Setting(model, tokenizer, told, tokens, batches, shown, options), batches
 
 
 def _configured_bos(model: PreTrainedModel) -> int | None:

@@ -1,18 +1,49 @@
-"""Some queries in place of all: a systematic sample of each window's positions, and the error it brings."""
+"""Some queries in place of all: a systematic sample of the positions of each window, and the error it brings."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 REPLICATES = 8
 """Interleaved parts of a sample, of which each is a sample too: how far they differ tells the error of the whole."""
 
 
-def systematic(length: int, count: int, seed: int) -> Int[Tensor, "query"]:
-    """`count` positions from 0 to length - 1 at equal distances, from a random start that `seed` decides."""
+@dataclass(frozen=True)
+class Sample:
+    """So many queries of each window. Each window has a random start of its own, from the seed and its index alone."""
+
+    count: int
+    seed: int
+
+    def positions(self, keep: Bool[Tensor, "batch position"], windows: Sequence[int]) -> Int[Tensor, "batch query"]:
+        """The queries of these windows, ascending; a window of no more than `count` tokens is taken whole.
+
+        Windows of a batch that have fewer queries than others get some of their padding too, which counts nowhere.
+        """
+        lengths = keep.sum(-1).tolist()
+        most = max(min(self.count, length) for length in lengths)
+        rows = []
+        for real, length, window in zip(keep, lengths, windows, strict=True):
+            chosen = systematic(length, min(self.count, length), self.seed, window).to(keep.device)
+            filler = (~real).nonzero()[: most - len(chosen), 0]
+            rows.append(torch.cat([real.nonzero()[chosen, 0], filler]).sort().values)
+        return torch.stack(rows)
+
+
+def systematic(length: int, count: int, seed: int, window: int) -> Int[Tensor, "query"]:
+    """`count` positions from 0 to length - 1 at equal distances, from a start that seed and window decide."""
     step = length / count
-    start = torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return ((torch.arange(count, dtype=torch.float64) + start) * step).long().clamp(max=length - 1)
+    places = (torch.arange(count, dtype=torch.float64) + _start(seed, window)) * step
+    return places.long().clamp(max=length - 1)
+
+
+def _start(seed: int, window: int) -> float:
+    """From 0 to 1. A hash, because generators with neighbouring seeds may begin alike."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {window}".encode()).digest()[:6]) / (1 << 48)
 
 
 def replicates(count: int) -> int:
@@ -20,17 +51,20 @@ def replicates(count: int) -> int:
     return min(REPLICATES, count)
 
 
-def sampling_error(influences: Float[Tensor, "part *head"], parts: int, fraction: float) -> Float[Tensor, "*head"]:
-    """The standard error that comes from sampling `fraction` of the queries; NaN with fewer than two parts.
+def sampling_error(
+    influences: Float[Tensor, "part *head"], parts: int, fractions: Float[Tensor, "window"]
+) -> Float[Tensor, "*head"]:
+    """The standard error that comes from sampling a fraction of each window's queries; NaN with fewer than two parts.
 
     `influences` are those of `accumulate`, window by window, each with its `parts` replicates in turn. A replicate is
     compared with the next one of its window, which stands a step further on: so a trend along the window, which a
-    systematic sample follows, counts for the little that it misses. What windows differ in is no part of it, and of a
-    sample of everything it is 0.
+    systematic sample follows, counts for the little that it misses. The first comparison counts twice, since figures
+    change most among a window's first rows and the first replicate has no other neighbour. What windows differ in is
+    no part of it, and of a sample of everything it is 0. Windows are sampled independently, so their variances add up.
     """
     if parts < 2:
         return torch.full_like(influences[0], torch.nan)
-    steps = influences.reshape(-1, parts, *influences.shape[1:]).diff(dim=1)
-    scale = parts / (2 * (parts - 1)) * (1 - fraction)
-    error: Tensor = (steps.square().sum(dim=(0, 1)) * scale).sqrt()
+    squares = influences.reshape(-1, parts, *influences.shape[1:]).diff(dim=1).square()
+    variances = (squares.sum(dim=1) + squares[:, 0]) / 2
+    error: Tensor = torch.tensordot(1 - fractions, variances, 1).sqrt()
     return error

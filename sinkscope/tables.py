@@ -12,31 +12,31 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sinkscope.accumulate import contributing, influences, interval, ratio, resampled, standard_error
+from sinkscope.accumulate import Blocks, contributing, influences, interval, ratio, resampled, standard_error
+from sinkscope.pooling import Pair, group_means, pooled, queries, sampling_errors
 from sinkscope.record import Layer, Record
-from sinkscope.sampling import replicates, sampling_error
 
 Row = dict[str, Any]
-Pair = tuple[Float[Tensor, "window head"], Float[Tensor, "window head"]]
-"""Sums and counts of one figure."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
     """What the tables of a run have in common: its classes of tokens, and what is the same in every row.
 
-    With `draws`, figures have the 95 % interval of these bootstrap samples of windows, beside their standard errors.
+    Standard errors are over windows, or with `blocks` over documents, by the number of each window's. With `draws`,
+    figures have the 95 % interval of these bootstrap samples of the same, beside their standard errors.
     """
 
     columns: tuple[str, ...]
     fixed: Row = field(default_factory=dict)
     draws: Float[Tensor, "resample window"] | None = None
+    blocks: Blocks | None = None
 
     def errors(self, name: str, pulls: Tensor, counts: Tensor, again: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """The error of a figure over windows: from their influences and counts, and from the figure in each sample."""
-        found = {f"{name}_se": standard_error(pulls, counts)}
+        found = {f"{name}_se": standard_error(pulls, counts, self.blocks)}
         if self.draws is not None:
-            alone = contributing(counts) < 2
+            alone = contributing(counts, self.blocks) < 2
             for end, value in zip(("low", "high"), interval(again(self.draws)), strict=True):
                 found[f"{name}_{end}"] = value.masked_fill(alone, math.nan)
         return found
@@ -83,7 +83,7 @@ def documents(record: Record, sheet: Sheet, of: Sequence[str]) -> pd.DataFrame:
     group = torch.tensor([names.index(name) for name in of])
     windows = torch.bincount(group, minlength=len(names))
     row: Row = {"normalizer": record.normalizer, "document": names, "windows": windows.numpy()}
-    for name, pair in pooled(record, record.in_order(), sheet.columns).items():
+    for name, pair in pooled(record, sheet.columns).items():
         row |= _by_document(name, pair, group, len(names))
     row |= _by_document("nll", record.loss.by_window(), group, len(names))
     row["perplexity"] = [perplexity_of(nll) for nll in row["nll"]]
@@ -112,8 +112,7 @@ def _grouped(values: Float[Tensor, "window *head"], group: Int[Tensor, "window"]
 
 def _first_queries(record: Record, columns: tuple[str, ...]) -> int:
     """How many queries of all heads together can see the first token."""
-    pairs = (layer.tallies["mass"].by_window() for layer in record.layers.values())
-    return int(sum(float(counts[..., columns.index("first")].sum()) for _, counts in pairs))
+    return int(queries(record, columns)["first_queries"].sum())
 
 
 def loss(record: Record, sheet: Sheet) -> Row:
@@ -136,21 +135,21 @@ def perplexity_of(nll: float) -> float:
         return math.inf
 
 
-def positions(record: Record) -> pd.DataFrame:
+def positions(record: Record, blocks: Blocks | None = None) -> pd.DataFrame:
     """First-token mass by how far behind the first token a query stands, one row per head and bin."""
-    rows, figures, errors, queries = [], [], [], []
+    rows, figures, errors, seeing = [], [], [], []
     for call, layer in numbered(record):
         rows += [place(record, layer, call) | {"head": head} for head in range(layer.heads)]
         sums, counts = layer.by_position.by_window()
         figures.append(ratio(sums, counts))
-        errors.append(standard_error(influences(sums, counts), counts))
-        queries.append(counts.sum(0).long())
+        errors.append(standard_error(influences(sums, counts), counts, blocks))
+        seeing.append(counts.sum(0).long())
     heads, bins = len(rows), len(record.edges) - 1
     table = pd.DataFrame(rows).loc[np.repeat(np.arange(heads), bins)].reset_index(drop=True)
     return table.assign(
         query_from=np.tile(record.edges[:-1], heads),
         query_to=np.tile(record.edges[1:], heads) - 1,
-        queries=torch.cat(queries).flatten().numpy(),
+        queries=torch.cat(seeing).flatten().numpy(),
         first_mass=torch.cat(figures).flatten().numpy(),
         first_mass_se=torch.cat(errors).flatten().numpy(),
     )
@@ -200,50 +199,29 @@ def _kind(layer: Layer) -> Row:
 
 def _figures(record: Record, sheet: Sheet) -> dict[str, Any]:
     """Every figure of every head, layers in order."""
-    pairs = pooled(record, record.in_order(), sheet.columns)
-    figures: dict[str, Any] = {"queries": pairs["row_mass"][1].sum(0).long().numpy()}
+    rows = queries(record, sheet.columns)
+    figures: dict[str, Any] = {"queries": rows["queries"].long().numpy()}
     by_class = {f"{column}_mass": f"{column}_queries" for column in sheet.columns}
-    for name, pair in pairs.items():
+    for name, pair in pooled(record, sheet.columns).items():
         figures[name] = ratio(*pair).numpy()
         errors = sheet.errors(name, influences(*pair), pair[1], partial(resampled, *pair))
         figures |= {key: error.numpy() for key, error in errors.items()}
         if name in by_class:
-            figures[by_class[name]] = pair[1].sum(0).numpy()
-    for name, pair in pooled(record, record.in_order(), sheet.columns, sampled=True).items():
-        figures[f"{name}_sampling_se"] = _sampling_error(record, influences(*pair)).numpy()
-    return figures
-
-
-def _sampling_error(record: Record, influences: Float[Tensor, "part *head"]) -> Float[Tensor, "*head"]:
-    """The error of having sampled queries, from the replicates of each window."""
-    queries, length = record.sample
-    return sampling_error(influences, replicates(queries), queries / length)
-
-
-def pooled(record: Record, chosen: list[Layer], columns: tuple[str, ...], *, sampled: bool = False) -> dict[str, Pair]:
-    """Sums and counts of every figure over all heads of some layers, [window head]; `sampled`: of the replicates."""
-    parts: dict[str, list[Pair]] = {}
-    for layer in chosen:
-        for name, pair in _sums(record, layer, columns, sampled=sampled):
-            parts.setdefault(name, []).append(pair)
-    return {
-        name: (torch.cat([sums for sums, _ in pairs], dim=1), torch.cat([counts for _, counts in pairs], dim=1))
-        for name, pairs in parts.items()
-    }
+            figures[by_class[name]] = rows[by_class[name]].numpy()
+    errors = sampling_errors(record, sheet.columns)
+    return figures | {f"{name}_sampling_se": error.numpy() for name, error in errors.items()}
 
 
 def _means(record: Record, group: Int[Tensor, "head"], sheet: Sheet) -> dict[str, Any]:
     """Unweighted means over the heads of each group in which a figure is defined, and their errors over windows."""
     means: dict[str, Any] = {}
-    for name, pair in pooled(record, record.in_order(), sheet.columns).items():
-        means[name] = _group_means(ratio(*pair)[None], pair, group)[0].numpy()
-        pulls = _group_means(influences(*pair), pair, group)
+    for name, pair in pooled(record, sheet.columns).items():
+        means[name] = group_means(ratio(*pair)[None], pair, group)[0].numpy()
+        pulls = group_means(influences(*pair), pair, group)
         errors = sheet.errors(name, pulls, _by_group(pair[1], group), partial(_means_again, pair, group))
         means |= {key: error.numpy() for key, error in errors.items()}
-    for name, pair in pooled(record, record.in_order(), sheet.columns, sampled=True).items():
-        pulls = _group_means(influences(*pair), pair, group)
-        means[f"{name}_sampling_se"] = _sampling_error(record, pulls).numpy()
-    return means
+    errors = sampling_errors(record, sheet.columns, group)
+    return means | {f"{name}_sampling_se": error.numpy() for name, error in errors.items()}
 
 
 def _by_group(counts: Float[Tensor, "window head"], group: Int[Tensor, "head"]) -> Float[Tensor, "window group"]:
@@ -255,33 +233,4 @@ def _means_again(
     pair: Pair, group: Int[Tensor, "head"], times: Float[Tensor, "resample window"]
 ) -> Float[Tensor, "resample group"]:
     """The means of each group in each bootstrap sample."""
-    return _group_means(resampled(*pair, times), pair, group)
-
-
-def _group_means(
-    values: Float[Tensor, "row head"], pair: Pair, group: Int[Tensor, "head"]
-) -> Float[Tensor, "row group"]:
-    """The means over the heads of each group for which anything was counted; NaN where there is none."""
-    defined = pair[1].sum(0) > 0
-    count = int(group.max()) + 1
-    total = values.new_zeros(len(values), count).index_add_(1, group, values.masked_fill(~defined, 0))
-    return total / values.new_zeros(count).index_add_(0, group, defined.to(values.dtype))
-
-
-def _sums(
-    record: Record, layer: Layer, columns: tuple[str, ...], *, sampled: bool = False
-) -> Iterable[tuple[str, Pair]]:
-    """Every figure by its name in the tables: classes first, each with its metrics together.
-
-    With `sampled`, those of the replicates of a sample of queries, as if each were a window.
-    """
-    tallies = layer.sampled if sampled else layer.tallies
-    known = [metric for metric in record.metrics if metric.name in tallies]
-    by_class = [metric for metric in known if metric.per_class]
-    for index, column in enumerate(columns):
-        for metric in by_class:
-            sums, counts = tallies[metric.name].by_window()
-            yield f"{column}_{metric.name}", (sums[..., index], counts[..., index])
-    for metric in known:
-        if not metric.per_class:
-            yield metric.name, tallies[metric.name].by_window()
+    return group_means(resampled(*pair, times), pair, group)

@@ -7,12 +7,10 @@ import pandas as pd
 from sinkscope.opening import first_token
 from sinkscope.report import Report
 from sinkscope.tokens.showing import visible_token
+from sinkscope.uncertainty import uncertainty, unsettled
 
 MOST = 0.9
 """The share of the sink heads that the sentence about layers has to account for."""
-
-LAST_DIGIT = 0.001
-"""What the last digit of a share is worth, as it is shown."""
 
 PARTS = {"special": "special tokens", "punctuation": "punctuation", "newline": "line breaks", "other": "other tokens"}
 
@@ -30,7 +28,7 @@ def verdict(report: Report, *, ascii_only: bool = False) -> list[str]:
         *_layers(report, row),
         *_activations(report, ascii_only=ascii_only),
         _loss(row),
-        *_unsettled(row),
+        *unsettled(row, report.metadata),
         *(f"Warning: {warning}." for warning in report.metadata["text"].get("warnings", [])),
     ]
 
@@ -45,18 +43,6 @@ def _protocol(report: Report) -> list[str]:
     row, whole = found.iloc[0], told["samples_of_the_paper"]
     samples = f"{row['windows']:,}" if row["windows"] == whole else f"{row['windows']:,} of the paper's {whole:,}"
     return [f"By {told['name']}: {', '.join(parts)} ({samples} samples of {row['seq_len']:,} tokens)."]
-
-
-def _unsettled(row: pd.Series) -> list[str]:
-    """A warning where the error over windows is larger than the last digit that is shown."""
-    error, windows = row["first_share_se"], int(row["windows"])
-    if pd.isna(error) or error <= LAST_DIGIT:
-        return []
-    enough = math.ceil(windows * (error / LAST_DIGIT) ** 2)
-    open_by = (
-        f"{_count(windows, 'window')} leave the first token's share open by ± {error:.1%}, more than its last digit"
-    )
-    return [f"Warning: {open_by}; about {enough:,} would settle it."]
 
 
 def _sinks(report: Report, row: pd.Series) -> str:
@@ -74,7 +60,7 @@ def _sinks(report: Report, row: pd.Series) -> str:
         top = report.heads.iloc[int(shares.argmax())]
         strongest = f"the strongest, {top['layer']}.{top['head']} (layer.head), {percent(top['first_share'])}"
         claim = f"No sinks among the {heads}: none puts more than {epsilon} on the first token, {strongest}"
-    errors = _error(row["first_share_se"])
+    errors = _error(uncertainty(row, "first_share"))
     lift = f"{row['first_lift']:.1f} × an even spread"
     return f"{claim}. Mean share of the first token: {percent(row['first_share'])}{errors} ({lift})."
 
@@ -124,7 +110,7 @@ def _learned(row: pd.Series) -> list[str]:
     mass = row.get("sink_logit_mass")
     if pd.isna(mass):
         return []
-    error = _error(row["sink_logit_mass_se"])
+    error = _error(uncertainty(row, "sink_logit_mass"))
     return [f"Learned sinks, which are no tokens, take {percent(mass)}{error} in the layers that have them."]
 
 
@@ -160,7 +146,7 @@ def _activations(report: Report, *, ascii_only: bool) -> list[str]:
     size = f"{value} {where}, {top['ratio']:,.0f} times the window's median"
     massive = sorted(largest[largest["massive"]]["layer"].unique())
     if not massive:
-        return [f"No massive activations (above 100 and 1,000 times the median): the largest is {size}."]
+        return [f"No massive activations (above 100 and 1,000 times the window's median): the largest is {size}."]
     run = f"layer {massive[0]}" if len(massive) == 1 else f"{len(massive)} layers ({massive[0]} to {massive[-1]})"
     return [f"Massive activations in the output of {run}: the largest is {size}."]
 

@@ -73,7 +73,7 @@ def _of_the_run(records: Sequence[Record], setting: Setting) -> Iterator[Reason]
     figures = ", ".join(metric.name for metric in records[0].metrics if metric.needs & OF_VECTORS)
     if figures and not setting.shown.shows_values:
         yield Reason(figures, "the layers of this model show their scores only, not their values")
-    if setting.batches.positions is not None:
+    if setting.batches.sample is not None:
         yield Reason("lthon, lthon_ln", "of a window whose last token is not among the sampled queries there is none")
     yield Reason("window_length", "the layer's queries see all tokens before them")
     yield Reason("protocols.epsilon", "the figure has no threshold")
@@ -89,7 +89,7 @@ def _of_a_comparison(records: Sequence[Record]) -> Iterator[Reason]:
 
 def _of_windows(setting: Setting) -> Iterator[Reason]:
     """Errors that are null although their figure is not."""
-    if setting.batches.positions is not None:
+    if setting.batches.sample is not None:
         yield Reason("*_sampling_se", "a sampling error takes more sampled queries than these", _has_figure)
     yield Reason("perplexity_*", "perplexity overflows", _overflows)
     yield Reason("*_se, *_low, *_high", "an error needs at least two windows that count the figure", _has_figure)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.accumulate import Tally, draws, influences, interval, ratio, resampled, standard_error
+from sinkscope.accumulate import Tally, document_blocks, draws, influences, interval, ratio, resampled, standard_error
 
 
 def pairs(windows, heads=3, *axes):
@@ -144,6 +144,29 @@ def test_the_interval_of_very_many_numbers_is_that_of_each_column():
     np.testing.assert_allclose(high[2, -4:], np.percentile(values[:, 2, -4:], 97.5, axis=0))
     one, _ = interval(values[:, 0, 0])
     assert one == low[0, 0]
+
+
+DOCUMENTS = ["a", "b", "a", "c", "d", "e", "e", "a"]
+
+
+def test_errors_are_over_documents_from_five_on():
+    assert document_blocks(DOCUMENTS).tolist() == [0, 1, 0, 2, 3, 4, 4, 0]
+    assert document_blocks(["a", "b", "c", "d"] * 9) is None
+
+
+def test_the_error_over_documents_is_that_of_the_sums_of_each():
+    sums, counts = (side.double() for side in pairs(8))
+    blocks = document_blocks(DOCUMENTS)
+    whole = [torch.stack([side[blocks == block].sum(0) for block in range(5)]) for side in (sums, counts)]
+    found = standard_error(influences(sums, counts), counts, blocks)
+    torch.testing.assert_close(found, standard_error(influences(*whole), whole[1]))
+
+
+def test_a_bootstrap_sample_takes_documents_whole():
+    blocks = document_blocks(DOCUMENTS)
+    times = draws(8, 50, 3, blocks)
+    assert torch.equal(times, draws(5, 50, 3)[:, blocks])
+    assert torch.equal(times[:, 0], times[:, 7])
 
 
 def test_windows_that_count_nothing_are_no_evidence():

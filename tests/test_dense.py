@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinkscope.attention import Call, dense
-from sinkscope.attention.reductions import OF_KEYS
+from sinkscope.attention.reductions import OF_KEYS, Population
 from sinkscope.attention.swap import Swap
 from sinkscope.normalizers import NORMALIZERS, Modifier, resolve
 
@@ -201,9 +201,16 @@ def test_large_scores_stay_finite(magnitude):
     torch.testing.assert_close(found.row_mass, torch.ones(1, 2, 6))
 
 
-def few(call, question, positions):
-    """The same question about the queries at these positions only."""
-    return replace(question, rows=question.rows[:, positions], positions=positions)
+def mirrored(positions, length=150):
+    """These positions in the first window, and in the second as far from the end."""
+    at = torch.tensor(positions)
+    return torch.stack([at, (length - 1 - at).flip(0)])
+
+
+def chosen(values, at):
+    """What stands at each window's positions along the third axis."""
+    batch = torch.arange(len(at))[:, None]
+    return values.expand(len(at), *values.shape[1:]).movedim(2, 1)[batch, at].movedim(1, 2)
 
 
 def sample_call(kind, *, batch=2, length=150, generator=None):
@@ -283,15 +290,15 @@ def test_some_queries_have_the_record_that_they_have_among_all(kind, name):
     output = dense.attend(call, swap)
     everything = dense.reduce(call, asks, output, swap)
     for positions in ([0], [149], [3, 4, 70, 71, 90, 148], list(range(1, 150, 9)), list(range(150))):
-        at = torch.tensor(positions)
-        found = dense.reduce(call, few(call, asks, at), output, swap)
+        at = mirrored(positions)
+        found = dense.reduce(call, replace(asks, positions=at), output, swap)
         assert (found.sink_mass is None) == (call.sink is None)
         for each in fields(found):
             part, among_all = getattr(found, each.name), getattr(everything, each.name)
             if isinstance(part, torch.Tensor) and each.name not in OF_KEYS:
-                same(part, among_all[:, :, at], each.name)
-        later = (torch.arange(150) < at[:, None]) & keep[:, at][:, None, :, None]
-        same(found.received, (weights[:, :, at] * later).sum(2), "received")
+                same(part, chosen(among_all, at), each.name)
+        later = (torch.arange(150) < at[..., None])[:, None] & keep.gather(1, at)[:, None, :, None]
+        same(found.received, (chosen(weights, at) * later).sum(2), "received")
         seen = (call.at(at).visible() & later).sum(2)
         same(found.receivers, seen.expand(found.receivers.shape), "receivers")
         same(found.value_norm, everything.value_norm, "value_norm")
@@ -300,12 +307,29 @@ def test_some_queries_have_the_record_that_they_have_among_all(kind, name):
 @pytest.mark.parametrize("kind", ["causal", "right padded"])
 def test_all_queries_are_attended_to_when_some_are_asked_about(kind):
     call, keep = sample_call(kind)
-    swap, at = Swap(NORMALIZERS["softpick"]), torch.tensor([1, 66, 149])
-    output, found = dense.attend_and_reduce(call, swap, few(call, asked(keep), at))
+    swap, at = Swap(NORMALIZERS["softpick"]), mirrored([1, 66, 149])
+    output, found = dense.attend_and_reduce(call, swap, replace(asked(keep), positions=at))
     plain, everything = dense.attend_and_reduce(call, swap, asked(keep))
     same(output, plain, "output")
-    same(found.mass, everything.mass[:, :, at], "mass")
-    same(found.output_norm, everything.output_norm[:, :, at], "output_norm")
+    same(found.mass, chosen(everything.mass, at), "mass")
+    same(found.output_norm, chosen(everything.output_norm, at), "output_norm")
+
+
+@of_every_kind
+@pytest.mark.parametrize("heads", [None, frozenset({1, 3})], ids=["all heads", "some heads"])
+@pytest.mark.parametrize("modifier", [None, Modifier(window=9, keep_sinks=True)], ids=["plain", "streaming"])
+def test_what_all_rows_see_is_known_where_some_are_reduced(kind, heads, modifier):
+    call, keep = sample_call(kind)
+    swap, asks = Swap(NORMALIZERS["softmax"], modifier, heads), asked(keep)
+    everything = dense.reduce(call, asks, swap=swap)
+    found = dense.reduce(call, replace(asks, positions=mirrored([5, 80])), swap=swap).population
+    wanted = Population.of(asks, everything.keys, everything.seen)
+    seeing = everything.counted()[..., None] & (everything.seen > 0)
+    same(found.rows.expand_as(wanted.rows), everything.counted().sum(-1), "rows")
+    same(found.seers.expand_as(wanted.seers), seeing.sum(2), "seers")
+    parts = (everything.seen / everything.keys.clamp(min=1)[..., None]).masked_fill(~seeing, 0)
+    same(found.frequency.expand_as(wanted.frequency), parts.sum(2), "frequency")
+    assert (found.widest, found.full) == (wanted.widest, wanted.full)
 
 
 @of_every_kind
@@ -357,7 +381,7 @@ def test_every_normalizer_weighs_a_block_as_it_weighs_a_row(name, magnitude):
 
 def test_no_key_is_computed_that_no_query_of_its_block_sees():
     call, _ = sample_call("causal")
-    at = torch.arange(0, 150, 10)
+    at = torch.arange(0, 150, 10).expand(2, -1)
     shapes = [each.weighed.weights.shape[2:] for each in dense.blocks(call.at(at), dense.PLAIN, 2 * 4 * 150)]
     assert shapes == [(1, 10 * index + 1) for index in range(15)]
     windowed, _ = sample_call("windowed")

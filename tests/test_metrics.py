@@ -10,7 +10,7 @@ from handmade import AS_GIVEN, asked, real, reduced, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.attention import Call, dense
+from sinkscope.attention import Call, dense, flash
 from sinkscope.attention.swap import Swap
 from sinkscope.metrics import METRICS
 from sinkscope.normalizers import NORMALIZERS
@@ -281,6 +281,31 @@ def test_a_learned_sink_counts_in_shares_and_is_no_key():
     assert found["entropy"] == (pytest.approx(math.log(2) + entropy_of(1 / 2, 1 / 4, 1 / 4)), 2)
     assert found["effective_support"] == (pytest.approx(2 + 1 / (1 / 4 + 1 / 8)), 2)
     assert found["zero_rows"] == (0, 2)
+
+
+def test_a_row_in_which_only_the_learned_sink_has_weight_is_a_row_of_zeros_whose_shares_are_zero():
+    weights = torch.tensor([[0.5, 0, 0], [0, 0, 0], [0.25, 0.125, 0.125]])[None, None]
+    found = by_hand(weights=weights, sink=torch.full((1, 1, 1), 0.5))
+    assert found["zero_rows"] == (1, 2)
+    assert found["share"] == ([0.25, 0.125, 0.125], [2, 2, 1])
+    assert found["entropy"][1] == found["effective_support"][1] == 1
+
+
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("path", [dense, flash])
+def test_softmax1_multiplies_a_row_by_the_sigmoid_of_its_log_sum_exp(path, sink):
+    call, asks = random_call(sink=sink, causal=True), question(2)
+    plain = path.reduce(call, asks)
+    swapped = path.reduce(call, asks, swap=Swap(NORMALIZERS["softmax1"]))
+    torch.testing.assert_close(swapped.row_mass, plain.row_mass * plain.lse.sigmoid())
+    torch.testing.assert_close(swapped.lse, plain.lse)
+
+
+def test_the_frequency_of_a_class_is_over_the_rows_of_its_share():
+    found = by_hand()
+    assert found["frequency"] == (found["lift"][1], found["share"][1])
+    zeros = by_hand(weights=torch.tensor([[1.0, 0, 0], [0, 0, 0], [0.5, 0, 0.5]])[None, None])
+    assert zeros["frequency"] == (zeros["lift"][1], zeros["share"][1])
 
 
 def test_a_sink_that_takes_nearly_everything_leaves_support_and_entropy_exact():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sinkscope.normalizers import NORMALIZERS, Normalizer
+from sinkscope.normalizers import NORMALIZERS, Normalizer, resolve
 
 CARDS = list(NORMALIZERS.values())
 LAW = settings(max_examples=20, deadline=None, derandomize=True)
@@ -215,6 +215,39 @@ def test_a_shift_of_all_scores_matters_exactly_where_declared(card):
 def test_visible_keys_weigh_exactly_nothing_exactly_where_declared(card):
     # Only the default setting: a temperature of 1e-4 underflows to 0.
     assert card.exact_zeros == bool((card.weigh(sample_rows()) == 0).any())
+
+
+@every_card
+def test_a_weight_that_is_not_zero_is_in_the_support_under_every_setting(card):
+    scores = sample_rows()
+    for variant in every_setting(card):
+        weights = variant.weigh(scores)
+        assert variant.supported(scores, weights)[weights != 0].all()
+
+
+@every_card
+@pytest.mark.parametrize("spread", [1.0, 40.0])
+def test_the_support_in_single_precision_is_where_double_precision_has_weight(card, spread):
+    scores = (spread * sample_rows()).float().double()
+    exact, weights = card.weigh(scores) != 0, card.weigh(scores.float())
+    seen = scores > -torch.inf
+    assert torch.equal(card.supported(scores.float(), weights)[seen], exact[seen])
+
+
+@pytest.mark.parametrize("spec", ["entmax:alpha=1", "entmax:alpha=1.05", "threshold:tau=0", "clipped:gamma=0"])
+def test_a_setting_that_leaves_nothing_out_has_no_zeros(spec):
+    card, scores = resolve(spec), torch.tensor([[0.0, -5.0, -18.0]])
+    far = scores if "1.05" in spec else 40 * scores
+    weights = card.weigh(far)
+    assert card.supported(far, weights).all()
+    assert spec.endswith("1.05") or (weights == 0).any()
+
+
+def test_a_large_power_underflows_and_a_key_beyond_its_threshold_has_no_weight():
+    card = resolve("entmax:alpha=1.05")
+    scores = torch.tensor([[0.0, -19.9, -25.0]])
+    assert card.supported(scores, card.weigh(scores)).tolist() == [[True, True, False]]
+    assert card.weigh(scores).tolist() == [[1, 0, 0]]
 
 
 @every_card

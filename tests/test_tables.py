@@ -8,7 +8,7 @@ import torch
 from handmade import asked, real, reduced
 
 from sinkscope import tables
-from sinkscope.accumulate import draws
+from sinkscope.accumulate import document_blocks, draws
 from sinkscope.metrics.choosing import chosen
 from sinkscope.record import Layer, Record
 
@@ -191,6 +191,20 @@ def test_first_mass_by_position_has_its_error_over_windows():
     for _, row in alone.iterrows():
         each = weights[:, 0, row["query_from"], 0]
         assert row["first_mass_se"] == pytest.approx(float(each.std() / 3**0.5))
+
+
+def test_a_copy_of_every_window_in_its_own_document_leaves_every_error_as_it_was():
+    weights = rows_of(7, 5, 2)
+    once, twice = recorded({"a": (0, weights)}, 5), recorded({"a": (0, weights.repeat(2, 1, 1, 1))}, 10)
+    blocks = document_blocks(list("abcdeabcde"))
+    for table in (tables.heads, tables.layers, tables.summary):
+        alone, copied = table(once, sheet()), table(twice, sheet(blocks=blocks))
+        errors = [name for name in alone if name.endswith("_se")]
+        assert errors
+        np.testing.assert_allclose(copied[errors].astype(float), alone[errors].astype(float), atol=1e-12)
+        assert (table(twice, sheet())["first_mass_se"] < 0.7 * alone["first_mass_se"]).all()
+    found = tables.positions(twice, blocks)["first_mass_se"]
+    np.testing.assert_allclose(found, tables.positions(once)["first_mass_se"], atol=1e-12)
 
 
 def test_a_class_that_is_in_one_window_only_has_no_error():

@@ -266,7 +266,6 @@ def test_synthetic_tokens_are_not_called_text():
 
 def test_windows_that_do_not_settle_the_last_digit_are_told():
     wide = _said(_with(report_of(SOME), first_share_se=0.003, windows=4))
-    assert "Warning: 4 windows leave the first token's share open by ± 0.3%" in wide
-    assert "about 36 would settle it" in wide
-    assert "would settle it" not in _said(_with(report_of(SOME), first_share_se=0.0009))
-    assert "would settle it" not in _said(_with(report_of(SOME), first_share_se=NAN))
+    assert "Uncertainty ± 0.3% (4 windows); more windows reduce it" in wide
+    assert "Uncertainty" not in _said(_with(report_of(SOME), first_share_se=0.0009))
+    assert "Uncertainty" not in _said(_with(report_of(SOME), first_share_se=NAN))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from sinkscope.attention.sight import Sight
@@ -60,9 +60,18 @@ class Call:
         keys = slice(0, stop if self.causal else None)
         return self._of(slice(start, stop), keys)
 
-    def at(self, positions: Int[Tensor, "few"]) -> "Call":
-        """The same call for the queries at these positions only, with all its keys and causality written as a mask."""
-        return self._of(positions, slice(None))
+    def at(self, positions: Int[Tensor, "batch few"]) -> "Call":
+        """The same call for the queries at these positions of each batch row only, causality written as a mask."""
+        mask, sink = self.mask, self.sink
+        if self.causal:
+            mask = torch.arange(self.key.shape[2], device=positions.device) <= positions[:, None, :, None]
+        elif mask is not None:
+            mask = _at(mask, positions)
+        if sink is not None and sink.shape[-1] > 1:
+            sink = _at(sink[..., None], positions)[..., 0]
+        bias = None if self.bias is None else _at(self.bias, positions)
+        query = _at(self.query, positions)
+        return dataclasses.replace(self, query=query, mask=mask, causal=False, bias=bias, sink=sink)
 
     def between(self, start: int, stop: int) -> "Call":
         """The same call for the keys start…stop-1 only, where it has no others to see."""
@@ -115,7 +124,7 @@ class Call:
         stacked = weights.reshape(batch, self.key.shape[1], self.repeats * queries, keys)
         return torch.matmul(stacked, self.value.to(weights.dtype)).view(batch, heads, queries, -1)
 
-    def _of(self, rows: slice | Int[Tensor, "few"], keys: slice) -> "Call":
+    def _of(self, rows: slice, keys: slice) -> "Call":
         mask = self._visible_block(rows, keys) if self.causal else _part(self.mask, rows, keys)
         sink = self.sink if self.sink is None or self.sink.shape[-1] == 1 else self.sink[..., rows]
         return dataclasses.replace(
@@ -129,7 +138,7 @@ class Call:
             sink=sink,
         )
 
-    def _visible_block(self, rows: slice | Int[Tensor, "few"], keys: slice) -> Bool[Tensor, "1 1 query key"]:
+    def _visible_block(self, rows: slice, keys: slice) -> Bool[Tensor, "1 1 query key"]:
         queries = torch.arange(self.query.shape[2], device=self.query.device)[rows][:, None]
         columns = torch.arange(self.key.shape[2], device=self.query.device)[keys]
         seen = columns <= queries if self.causal else torch.ones_like(columns <= queries)
@@ -149,5 +158,14 @@ def _exact(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _part(tensor: Tensor | None, rows: slice | Tensor, keys: slice) -> Tensor | None:
+def _part(tensor: Tensor | None, rows: slice, keys: slice) -> Tensor | None:
     return None if tensor is None else tensor[:, :, rows, keys]
+
+
+def _at(
+    tensor: Shaped[Tensor, "#batch heads query axis"], positions: Int[Tensor, "batch few"]
+) -> Shaped[Tensor, "batch heads few axis"]:
+    """The queries at these positions of each batch row."""
+    batch, few = positions.shape
+    whole = tensor.expand(batch, -1, -1, -1)
+    return whole.gather(2, positions[:, None, :, None].expand(batch, tensor.shape[1], few, tensor.shape[3]))

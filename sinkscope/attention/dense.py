@@ -6,6 +6,7 @@ Memory is bounded by one block, whatever the length.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,8 +14,9 @@ from torch import Tensor
 from torch.nn.functional import dropout, pad
 
 from sinkscope.attention.call import Call
+from sinkscope.attention.flash_band import band
 from sinkscope.attention.norms import norms
-from sinkscope.attention.reductions import Question, Reductions
+from sinkscope.attention.reductions import Population, Question, Reductions
 from sinkscope.attention.swap import PLAIN, SOFTMAX, Swap, Weighed
 
 BLOCK_ENTRIES = 1 << 21
@@ -68,7 +70,8 @@ def reduce(
 ) -> Reductions:
     """Everything the question needs to know of one call under a swap; `output` is the layer's own, for its norm.
 
-    Where the question is about some queries only, no other's weights are computed, and a key receives from these only.
+    Where the question is about some queries only, no other's weights are computed, and a key receives from these only;
+    what the others see is in the record's `population`.
     """
     running = _Running(call, question, swap)
     for each in blocks(running.asked, swap, entries):
@@ -112,7 +115,8 @@ class _Running:
         self.swap = swap
         positions = question.positions
         self.asked = call if positions is None else call.at(positions)
-        self.positions = torch.arange(call.length, device=call.query.device) if positions is None else positions
+        everything = torch.arange(call.length, device=call.query.device)[None]
+        self.positions = everything if positions is None else positions
         self.kept = question.kept
         columns = question.classes[:, None]
         self.count = columns.shape[-1]
@@ -139,22 +143,21 @@ class _Running:
             self._put("absolute_mass", self._by_class(each, size))
         if found.sink is not None:
             self._put("sink_mass", found.sink)
-        self._add_optional(found, size, row)
+        self._add_optional(each.call, found, size, row)
         if "received" in self.question.needs:
             self._receive("received", each, weights)
             self._receive("receivers", each, visible)
 
-    def _add_optional(self, found: Weighed, size: Tensor, row: Tensor) -> None:
+    def _add_optional(self, part: Call, found: Weighed, size: Tensor, row: Tensor) -> None:
         needs = self.question.needs
         if "entropy" in needs:
             self._put("entropy", _entropy(size, row))
         if "squares" in needs:
             self._put("squares", torch.linalg.vector_norm(size, dim=-1).square())
         if "zeros" in needs:
-            # Hidden keys weigh 0 and have a sign of 0.
-            self._put("zeros", found.visible.sum(dim=-1) - size.sign().sum(dim=-1))
+            self._put("zeros", self.swap.zeros(part, found).to(row.dtype))
         if "lse" in needs:
-            self._put("lse", self._lse(found))
+            self._put("lse", beside_sink(self._lse(found), part.sink))
         if "degenerate" in needs and found.degenerate is not None:
             self._put("degenerate", found.degenerate.to(row.dtype))
 
@@ -180,8 +183,8 @@ class _Running:
             # Thousands of blocks may add up here; only MPS has no fp64.
             exact = torch.float32 if weights.device.type == "mps" else torch.float64
             self.sums[name] = weights.new_zeros((batch, heads, self.call.key.shape[2]), dtype=exact)
-        query = self.positions[rows, None]
-        own = min(max(0, int(query[0]) - each.low), keys)
+        query = self.positions[:, None, rows, None]
+        own = min(max(0, int(query.min()) - each.low), keys)
         key = torch.arange(each.low + own, each.low + keys, device=weights.device)
         weights[..., own:].masked_fill_(key >= query, 0)
         if not bool((kept := self.kept[:, rows]).all()):
@@ -194,12 +197,38 @@ class _Running:
 
     def finish(self, output: Tensor | None) -> Reductions:
         """The record, once all blocks are in."""
-        fields: dict[str, Tensor] = {name: torch.cat(parts, dim=2) for name, parts in self.rows.items()} | self.sums
+        fields: dict[str, Any] = {name: torch.cat(parts, dim=2) for name, parts in self.rows.items()} | self.sums
         fields.setdefault("absolute_mass", fields["mass"])
-        if output is not None and self.question.positions is not None:
-            output = output[:, self.positions]
+        if self.question.positions is not None:
+            fields["population"] = population(self.call, self.question, self.swap)
+            if output is not None:
+                output = output[torch.arange(len(output), device=output.device)[:, None], self.positions]
         fields |= norms(self.call, self.question.needs, output)
         return Reductions(question=self.question, **fields)
+
+
+def population(call: Call, question: Question, swap: Swap = PLAIN) -> Population:
+    """What all the rows of each window see, from the mask alone."""
+    if swap.modifier is None and not isinstance(shape := band(call), str):
+        low, high = shape.reach(call.query.device)
+        return Population.of(question, (high - low).float()[:, None], shape.seen(question.classes))
+    columns = question.classes[:, None].to(call.exact_dtype)
+    keys, seen = [], []
+    for start in range(0, call.length, MOST_QUERIES):
+        part = call.rows(start, min(start + MOST_QUERIES, call.length))
+        visible = swap.visible(part).to(columns.dtype)
+        keys.append(visible.sum(-1).expand(len(columns), -1, -1))
+        seen.append(visible @ columns[:, :, : visible.shape[-1]])
+    return Population.of(question, torch.cat(keys, dim=2), torch.cat(seen, dim=2))
+
+
+def beside_sink(
+    lse: Float[Tensor, "batch head query"], sink: Float[Tensor, "#batch head #query"] | None
+) -> Float[Tensor, "batch head query"]:
+    """The log-sum-exp of a row's scores and of its learned sink's; -inf still where a row sees no key."""
+    if sink is None:
+        return lse
+    return torch.logaddexp(lse, sink.to(lse.dtype)).masked_fill(lse == -torch.inf, -torch.inf)
 
 
 def _entropy(

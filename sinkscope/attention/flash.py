@@ -5,6 +5,7 @@ softmax(scale·z)·sigmoid(LSE(scale·z) − sink), and ends in the dense path's
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,7 +14,7 @@ from torch.nn.functional import pad
 
 from sinkscope.attention import flash_kernel
 from sinkscope.attention.call import Call
-from sinkscope.attention.dense import FULL_WIDTH
+from sinkscope.attention.dense import FULL_WIDTH, beside_sink
 from sinkscope.attention.flash_band import Part
 from sinkscope.attention.flash_blocks import Rows, block_entries, reduced
 from sinkscope.attention.flash_form import Disguised, disguised
@@ -223,9 +224,10 @@ def _record(taken: Disguised, question: Question, found: dict[str, Tensor], outp
     if sink is not None:
         found["sink_mass"] = sink
     if "lse" in needs:
-        found["lse"] = lse if isinstance(taken.scale, float) and taken.scale == 1 else _unscaled_lse(taken)
+        plain = lse if isinstance(taken.scale, float) and taken.scale == 1 else _unscaled_lse(taken)
+        found["lse"] = beside_sink(plain, taken.call.sink)
     if "received" in needs:
         found["receivers"] = taken.band.receivers(question.keep).to(found["received"].dtype)
     found |= norms(taken.call, needs, output)
-    seen = taken.band.seen(question.classes)
-    return Reductions(question=question, keys=taken.keys, seen=seen, **found)
+    fields: dict[str, Any] = found | {"keys": taken.keys, "seen": taken.band.seen(question.classes)}
+    return Reductions(question=question, **fields)

@@ -18,9 +18,6 @@ from sinkscope.attention.dense import FULL_WIDTH, MOST_QUERIES
 HIDDEN = -1e30
 """The score of a hidden key: its weight is 0, and so is weight times score."""
 
-SAFE = 80.0
-"""Softmax of a score that is less than this below the row's log-sum-exp cannot underflow in fp32."""
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -100,7 +97,6 @@ def _figures(rows: Rows, block: Block, scratch: Float[Tensor, "2 entry"]) -> dic
     scores, weights = (each[: math.prod(shape)].view(shape) for each in scratch)
     queries, keys, found = slice(block.start, block.stop), slice(block.low, block.high), {}
     _score(rows.query[:, :, queries], rows.key[:, :, keys], scores)
-    lowest = scores.amin(dim=-1) if "zeros" in rows.needs else None
     _hide(scores, block, rows.window)
     torch.softmax(scores, -1, out=weights)
     # The largest weight of a row is 1 / Σ exp(score - largest score).
@@ -113,10 +109,9 @@ def _figures(rows: Rows, block: Block, scratch: Float[Tensor, "2 entry"]) -> dic
         found["output"] = _grouped(weights, rows.value[:, :, keys]) * gate[..., None]
     if "squares" in rows.needs:
         found["squares"] = (torch.linalg.vector_norm(weights, dim=-1) * gate).square()
-    if lowest is not None:
-        # Counting is slow, and hardly ever necessary. Hidden keys may have made `lowest` too low, which is safe.
-        safe = bool((total - lowest).max() < SAFE)
-        found["zeros"] = torch.zeros_like(lse) if safe else _zeros(scores, weights * gate[..., None])
+    if "zeros" in rows.needs:
+        # Softmax gives every key a weight, however small: what is 0 here is underflow.
+        found["zeros"] = torch.zeros_like(lse)
     if "entropy" in rows.needs:
         found["entropy"] = (lse - scores.mul_(weights).sum(dim=-1)).clamp(min=0)
     if "received" in rows.needs:
@@ -162,12 +157,6 @@ def _grouped(
     batch, groups, keys, width = value.shape
     stacked = weights.view(batch, groups, -1, keys)
     return (stacked @ value).view(batch, weights.shape[1], -1, width)
-
-
-def _zeros(
-    scores: Float[Tensor, "batch head query key"], weights: Float[Tensor, "batch head query key"]
-) -> Float[Tensor, "batch head query"]:
-    return ((weights == 0) & (scores > HIDDEN)).sum(dim=-1).to(weights.dtype)
 
 
 def _received(

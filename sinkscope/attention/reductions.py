@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
@@ -38,17 +38,17 @@ class Question:
 
     `keep` tells real tokens from padding. `rows` are the queries over which means are taken: real tokens, without
     those that the protocol leaves out. `marked` holds one bool tensor per class of keys, in the order of the record's
-    columns. With `positions`, ascending, the question is about the queries at these positions only, and `rows` and the
-    record have no others. With `only`, figures are to be compared with those of another way of weighing the call, and
-    the rows that count there are the only ones that count.
+    columns. With `positions`, ascending in each window, the question is about the queries at these positions only, and
+    the record has no others. With `only`, figures are to be compared with those of another way of weighing the call,
+    and the rows that count there are the only ones that count.
     """
 
     keep: Bool[Tensor, "batch key"]
-    rows: Bool[Tensor, "batch query"]
+    rows: Bool[Tensor, "batch every_query"]
     marked: dict[str, Bool[Tensor, "batch key"]]
     needs: frozenset[str]
     epsilon: float = 0.3
-    positions: Int[Tensor, "query"] | None = None
+    positions: Int[Tensor, "batch query"] | None = None
     only: Rows | None = None
 
     @property
@@ -59,18 +59,25 @@ class Question:
     @property
     def kept(self) -> Bool[Tensor, "batch query"]:
         """Which of the queries are real tokens."""
-        return self.keep if self.positions is None else self.keep[:, self.positions]
+        return self._at(self.keep)
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch query"]:
+        """Which of the queries are among the rows over which means are taken."""
+        return self._at(self.rows)
 
     @property
     def before(self) -> Int[Tensor, "batch query"]:
         """How many real tokens stand before each query."""
-        count = self.keep.long().cumsum(-1) - self.keep.long()
-        return count if self.positions is None else count[:, self.positions]
+        return self._at(self.keep.long().cumsum(-1) - self.keep.long())
 
     @property
     def last(self) -> Bool[Tensor, "batch query"]:
         """Which of the queries is the window's last real token; none where queries are sampled without it."""
         return self.kept & (self.before + 1 == self.keep.sum(-1, keepdim=True))
+
+    def _at(self, values: Shaped[Tensor, "batch every_query"]) -> Shaped[Tensor, "batch query"]:
+        return values if self.positions is None else values.gather(1, self.positions)
 
     def to(self, device: torch.device) -> "Question":
         """The same question to a layer on another device."""
@@ -81,6 +88,54 @@ class Question:
             marked={name: each.to(device) for name, each in self.marked.items()},
             positions=None if self.positions is None else self.positions.to(device),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """What is known of all the rows of each window, where only a sample of them was reduced: masks tell it exactly."""
+
+    rows: Float[Tensor, "batch #head"]
+    """How many rows count."""
+    seers: Float[Tensor, "batch #head column"]
+    """How many of them see a key of each class."""
+    frequency: Float[Tensor, "batch #head column"]
+    """The sum over these of the class's part of the visible keys."""
+    widest: int
+    """The largest number of keys that any real query sees."""
+    full: bool
+    """Whether every real query sees all the real keys up to itself."""
+    looks_ahead: bool
+    """Whether any real query sees more keys than there are tokens up to itself."""
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        keys: Float[Tensor, "batch #head every_query"],
+        seen: Float[Tensor, "batch #head every_query column"],
+    ) -> "Population":
+        """From the number of keys, and of keys of each class, that every query sees."""
+        rows = question.rows[:, None] & (keys > 0)
+        seeing = rows[..., None] & (seen > 0)
+        parts = torch.where(seeing, seen / keys.clamp(min=1)[..., None], 0)
+        exact = torch.float32 if keys.device.type == "mps" else torch.float64
+        real = torch.where(question.keep[:, None], keys, 0)
+        everything = torch.where(question.keep, question.keep.long().cumsum(-1), 0)
+        return cls(
+            rows=rows.sum(-1, dtype=exact),
+            seers=seeing.sum(2, dtype=exact),
+            frequency=parts.sum(2, dtype=exact),
+            widest=int(real.max()),
+            full=bool((real == everything[:, None]).all()),
+            looks_ahead=bool((real > everything[:, None]).any()),
+        )
+
+    def repeated(self, count: int) -> "Population":
+        """The same, each window so many times."""
+        rows, seers, frequency = (
+            each.repeat_interleave(count, dim=0) for each in (self.rows, self.seers, self.frequency)
+        )
+        return replace(self, rows=rows, seers=seers, frequency=frequency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +166,10 @@ class Reductions:
     squares: Float[Tensor, "batch head query"] | None = None
     """Σw² over real keys."""
     zeros: Float[Tensor, "batch head query"] | None = None
-    """How many visible keys have a weight of exactly 0."""
+    """How many visible keys get no weight by the normalizer's own formula; underflow is not counted."""
     lse: Float[Tensor, "batch head query"] | None = None
-    """log Σ exp(score) over the keys the query sees, whatever the normalizer; -inf where it sees none."""
+    """log Σ exp(score) over the keys the query sees and a learned sink, whatever the normalizer; -inf where it sees
+    no key."""
     degenerate: Float[Tensor, "batch head query"] | None = None
     """1 where the normalizer's formula defines nothing, for normalizers that have such rows."""
     received: Float[Tensor, "batch head key"] | None = None
@@ -130,6 +186,8 @@ class Reductions:
     """‖W_O·v‖ of each key, with the head's own slice of the output projection."""
     projected_norm: Float[Tensor, "batch head query"] | None = None
     """‖W_O·Σwv‖ of each query: what the head adds to the layer's output."""
+    population: Population | None = None
+    """Where queries are sampled, what is known of all of them."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -142,7 +200,7 @@ class Reductions:
 
     def counted(self) -> Bool[Tensor, "batch #head query"]:
         """The rows that count: among the question's rows, those that see a key at all."""
-        return self.question.rows[:, None, :] & self.seeing()
+        return self.question.counted[:, None, :] & self.seeing()
 
     def seeing(self) -> Bool[Tensor, "batch #head query"]:
         """The queries that see a key, padding and the first one included."""
@@ -177,30 +235,32 @@ class Reductions:
         )
 
     def replicates(self, count: int) -> "Reductions":
-        """The queries as `count` interleaved samples of equal size, each a batch row of its own.
+        """The queries as `count` interleaved samples, each a batch row of its own.
 
-        Up to count - 1 of the last queries are left out, and so is what belongs to keys: this is for metrics that
-        need no more than `counted()` and the fields of each query.
+        Where they do not come out even, the later samples end with a row that does not count. What belongs to keys is
+        left out: this is for metrics that need no more than `counted()` and the fields of each query.
         """
 
         def dealt(rows: Tensor, axis: int) -> Tensor:
-            size = rows.shape[axis] // count
-            parts = rows.narrow(axis, 0, size * count)
-            parts = parts.reshape(*rows.shape[:axis], size, count, *rows.shape[axis + 1 :])
+            missing = -rows.shape[axis] % count
+            filler = rows.new_zeros((*rows.shape[:axis], missing, *rows.shape[axis + 1 :]))
+            whole = torch.cat([rows, filler], dim=axis)
+            parts = whole.reshape(*rows.shape[:axis], -1, count, *rows.shape[axis + 1 :])
             return parts.movedim(axis + 1, 1).flatten(0, 1)
 
         asked = self.question
         question = replace(
             asked,
             keep=asked.keep.repeat_interleave(count, dim=0),
-            rows=dealt(asked.rows, 1),
+            rows=dealt(asked.counted, 1),
             marked={name: each.repeat_interleave(count, dim=0) for name, each in asked.marked.items()},
             positions=None,
             only=None
             if asked.only is None
             else Rows(**{name: dealt(each, 2) for name, each in vars(asked.only).items()}),
         )
-        found: dict[str, Any] = {"question": question}
+        population = None if self.population is None else self.population.repeated(count)
+        found: dict[str, Any] = {"question": question, "population": population}
         for each in fields(self):
             tensor = getattr(self, each.name)
             if each.name not in found:

@@ -45,6 +45,32 @@ class Swap:
         """Whether a weight may be negative, as far as is known."""
         return self.normalizer.may_be_negative is not False
 
+    def zeros(self, part: Call, found: Weighed) -> Int[Tensor, "batch head query"]:
+        """How many visible keys get no weight by the normalizer's own formula, of the weights of this call.
+
+        A weight that is 0 only because fp32 holds nothing smaller is not counted where the card tells them apart.
+        """
+        scores, weights = found.scores, found.weights
+        if part.sink is not None and found.sink is not None:
+            logit = part.sink[..., None].to(scores.dtype).expand(*scores.shape[:3], 1)
+            scores, weights = torch.cat([scores, logit], dim=-1), torch.cat([weights, found.sink[..., None]], dim=-1)
+        supported = self.normalizer.supported(scores, weights)[..., : found.weights.shape[-1]]
+        if self.heads is not None:
+            # The other heads keep softmax, which gives every key a weight.
+            others = [head for head in range(scores.shape[1]) if head not in self.heads]
+            supported = supported.index_fill(1, torch.tensor(others, device=scores.device, dtype=torch.int64), 1)
+        return (found.visible & ~supported).sum(dim=-1)
+
+    def visible(self, part: Call) -> Bool[Tensor, "#batch #head query key"]:
+        """What each query sees once the modifier has hidden keys."""
+        if self.modifier is None:
+            return part.sight.visible
+        modified = _modified(self.modifier, part).visible
+        if self.heads is None:
+            return modified
+        chosen = [head in self.heads for head in range(part.query.shape[1])]
+        return torch.where(torch.tensor(chosen, device=modified.device)[:, None, None], modified, part.sight.visible)
+
     def weigh(self, part: Call) -> Weighed:
         """The weights of every query of the call."""
         scores = part.scores()

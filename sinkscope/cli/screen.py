@@ -13,6 +13,7 @@ from sinkscope.lengths import windows_in_words
 from sinkscope.positions import RANKED_FROM
 from sinkscope.report import Report
 from sinkscope.tokens.showing import visible_token
+from sinkscope.uncertainty import uncertainty
 from sinkscope.verdict import verdict
 
 TOP = 8
@@ -49,7 +50,7 @@ def heading(report: Report, console: Console) -> None:
     if sample.get("sampled"):
         console.print(
             f"Figures are of {sample['number']:,} of the {sample['of']:,} queries of each window (--seed "
-            f"{sample['seed']}); the error that this brings is in *_sampling_se."
+            f"{sample['seed']}); ± holds the error that this brings, and *_sampling_se is that error alone."
         )
     console.print()
 
@@ -69,11 +70,13 @@ def section(console: Console, title: str) -> None:
 
 def _heads(report: Report, console: Console) -> None:
     ranked = report.heads.dropna(subset=["first_share"]).sort_values("first_share", ascending=False, kind="stable")
-    figures = ("first_share", "first_share_se", "first_mass", "entropy", "value_norm_ratio")
+    figures = ("first_mass", "entropy", "value_norm_ratio")
     rows = [
         [
             str(row["layer"]),
             str(row["head"]),
+            number(row["first_share"]),
+            number(uncertainty(row, "first_share")),
             *(number(row.get(name, math.nan)) for name in figures),
             _kind(row["layer_type"]),
         ]

@@ -60,7 +60,7 @@ ACTIVATIONS: Catalog[Activation] = Catalog(
         Activation(
             name="massive_activations",
             function=figures.massive_activations,
-            summary="mean number per window of entries with |x| > 100 and |x| ≥ 1,000 · median|x| of the window",
+            summary="mean number per window of |x| > 100 that are ≥ 1,000 · median|x| of all the window's entries",
             unit="entries",
             source=_SUN,
             low=0.0,

@@ -42,7 +42,11 @@ def massive_activations(states: States) -> Pair:
 
 
 def is_massive(sizes: Float[Tensor, "*entry"], median: Float[Tensor, "*#entry"]) -> Bool[Tensor, "*entry"]:
-    """|x| > 100 and |x| ≥ 1,000 times the median |x| of its window's states (Sun et al. 2024)."""
+    """|x| > 100 and |x| ≥ 1,000 times the median |x| of its window's states (Sun et al. 2024).
+
+    "Its hidden state" is the layer's output over the whole sequence there, and so is what their code takes the median
+    of.
+    """
     return (sizes > 100) & (sizes >= 1000 * median)
 
 

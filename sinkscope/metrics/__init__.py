@@ -41,6 +41,15 @@ METRICS: Catalog[Metric] = Catalog(
             by_row=True,
         ),
         Metric(
+            name="frequency",
+            function=mass.frequency,
+            summary="mean frequency of the class among the visible keys, over the rows of its share",
+            unit="fraction",
+            low=0.0,
+            high=1.0,
+            per_class=True,
+        ),
+        Metric(
             name="row_mass",
             function=mass.row_mass,
             summary="mean of Σw over the real keys of a row",
@@ -57,7 +66,7 @@ METRICS: Catalog[Metric] = Catalog(
         Metric(
             name="zero_rows",
             function=mass.zero_rows,
-            summary="share of rows whose every weight is 0; they have no shares, entropy or support",
+            summary="share of rows in which every real key weighs 0, whatever a learned sink has; they have no entropy",
             unit="fraction",
             low=0.0,
             high=1.0,
@@ -85,7 +94,7 @@ METRICS: Catalog[Metric] = Catalog(
             summary="mean entropy of |w| normalised over the real keys of a row",
             unit="nats",
             low=0.0,
-            needs=frozenset({"entropy", "squares"}),
+            needs=frozenset({"entropy"}),
             by_row=True,
         ),
         Metric(
@@ -95,7 +104,7 @@ METRICS: Catalog[Metric] = Catalog(
             unit="fraction",
             low=0.0,
             high=1.0,
-            needs=frozenset({"entropy", "squares"}),
+            needs=frozenset({"entropy"}),
             by_row=True,
         ),
         Metric(
@@ -118,7 +127,7 @@ METRICS: Catalog[Metric] = Catalog(
         Metric(
             name="exact_zeros",
             function=shape.exact_zeros,
-            summary="share of visible entries whose weight is exactly 0",
+            summary="share of visible entries that weigh 0 by the normalizer's formula; underflow is not counted",
             unit="fraction",
             low=0.0,
             high=1.0,
@@ -128,7 +137,7 @@ METRICS: Catalog[Metric] = Catalog(
         Metric(
             name="lse",
             function=shape.lse,
-            summary="mean log-sum-exp of the scores; softmax1 multiplies a row of softmax by its sigmoid",
+            summary="mean log-sum-exp of scores, a learned sink's included; softmax1 multiplies a row by its sigmoid",
             unit="nats",
             needs=frozenset({"lse"}),
             optional=True,

@@ -21,10 +21,23 @@ def share(reductions: Reductions) -> Sums:
 
 
 def lift(reductions: Reductions) -> Sums:
-    """Mean share ÷ mean frequency of the class among the visible keys, over the same rows."""
+    """Mean share ÷ mean frequency of the class among the visible keys, over the same rows.
+
+    Of a sample of queries the shares are sampled, but not the frequencies.
+    """
     shares, rows = _shares(reductions)
-    frequency = reductions.seen / reductions.keys.clamp(min=1)[..., None]
-    return over(shares, rows)[0], over(frequency, rows)[0]
+    return over(shares, rows)[0], _frequencies(reductions, rows)[0]
+
+
+def frequency(reductions: Reductions) -> Sums:
+    """The class's part of the visible keys, over the rows whose shares are taken; of a sample, over all such rows."""
+    _, rows = _shares(reductions)
+    total, count = _frequencies(reductions, rows)
+    if reductions.population is None:
+        return total, count
+    _, seeing = over(reductions.seen, _seeing(reductions))
+    weight = torch.where(seeing > 0, reductions.population.seers / seeing.clamp(min=1), 0)
+    return total * weight, count * weight
 
 
 def row_mass(reductions: Reductions) -> Sums:
@@ -41,8 +54,8 @@ def sink_logit_mass(reductions: Reductions) -> Sums:
 
 
 def zero_rows(reductions: Reductions) -> Sums:
-    """The share of rows in which every weight is 0."""
-    return over((reductions.whole() == 0).to(reductions.row_mass.dtype), reductions.counted())
+    """The share of rows in which every real key weighs 0, whatever a learned sink has."""
+    return over((reductions.absolute_row == 0).to(reductions.row_mass.dtype), reductions.counted())
 
 
 def sink_rate(reductions: Reductions) -> Sums:
@@ -77,3 +90,19 @@ def _shares(
     # A row that is no number stays, so that the figure is none either.
     rows = _seeing(reductions)[..., columns] & reductions.sharing()[..., None]
     return reductions.absolute_mass[..., columns] / of.masked_fill(of == 0, 1), rows
+
+
+def _frequencies(reductions: Reductions, rows: Bool[Tensor, "batch #head query column"]) -> Sums:
+    """The sum over these rows of the class's part of the visible keys, and their number.
+
+    Of a sample of queries the sum is what it is on average over all rows that see the class: masks tell it exactly.
+    Rows of zeros have no share; how far they differ from the others in frequency is all that the sample then tells.
+    """
+    parts = reductions.seen / reductions.keys.clamp(min=1)[..., None]
+    total, count = over(parts.expand_as(reductions.mass), rows)
+    known = reductions.population
+    if known is None or reductions.question.only is not None:
+        return total, count
+    sampled, number = over(parts, _seeing(reductions))
+    correction = known.frequency * number / (known.seers * sampled)
+    return torch.where(count > 0, total * correction, 0), count

@@ -21,7 +21,8 @@ def entropy_normalised(reductions: Reductions) -> Sums:
 def effective_support(reductions: Reductions) -> Sums:
     """Mean of 1 / Σp²: how many keys an even spread of the same concentration would have."""
     whole, squares = reductions.absolute_row, _squares(reductions)
-    return over(whole.square() / squares.masked_fill(squares == 0, 1), _nonzero(reductions))
+    # Squares of weights below 1e-19 are 0 in fp32, and say nothing of such a row.
+    return over(whole.square() / squares.masked_fill(squares == 0, 1), _nonzero(reductions) & (squares != 0))
 
 
 def frobenius(reductions: Reductions) -> Sums:
@@ -33,7 +34,7 @@ def frobenius(reductions: Reductions) -> Sums:
 
 
 def exact_zeros(reductions: Reductions) -> Sums:
-    """The share of visible entries whose weight is exactly 0."""
+    """The share of visible entries to which the normalizer gives no weight."""
     if reductions.zeros is None:
         raise ValueError("expected reductions with zeros, got none")
     rows = reductions.counted()
@@ -42,7 +43,7 @@ def exact_zeros(reductions: Reductions) -> Sums:
 
 
 def lse(reductions: Reductions) -> Sums:
-    """Mean of log Σ exp(score) over the keys a query sees."""
+    """Mean of log Σ exp(score) over the keys a query sees and a learned sink."""
     if reductions.lse is None:
         raise ValueError("expected reductions with log-sum-exp, got none")
     return over(reductions.lse, reductions.counted())

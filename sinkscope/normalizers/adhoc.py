@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.normalizers.base import Normalizer, Parameter, seen_or_zero
+from sinkscope.normalizers.base import Normalizer, Parameter, positive, scored, seen_or_zero
 
 _VANISHING = 1e-4
 """A sum below this part of its absolute sum counts as 0: below it fp32 has few true digits and fp16 overflows."""
@@ -114,6 +114,7 @@ SOFTPICK_TAU = Normalizer(
     degree=0.0,
     degenerate=_softpick_tau_is_degenerate,
     caveat="an absolute sum of 0 gives zeros",
+    support=scored,
 )
 
 SA_SIGMOID = Normalizer(
@@ -133,6 +134,7 @@ SA_SIGMOID = Normalizer(
     degree=0.0,
     degenerate=_sa_sigmoid_is_degenerate,
     caveat=_SIGNED,
+    support=scored,
 )
 
 POLYAKSUM = Normalizer(
@@ -151,6 +153,7 @@ POLYAKSUM = Normalizer(
     degree=0.0,
     degenerate=_polyaksum_is_degenerate,
     caveat=_SIGNED,
+    support=scored,
 )
 
 INVSQUARE = Normalizer(
@@ -187,4 +190,5 @@ POLY2 = Normalizer(
     degree=0.0,
     degenerate=_poly2_is_degenerate,
     caveat="a row without a positive score gives zeros",
+    support=positive,
 )

@@ -71,6 +71,10 @@ class Normalizer:
     `form` is for the fast path: given `visible` and the settings, the pair (scale, sink) for which the weights are
     softmax(scale·z)·sigmoid(LSE(scale·z) − sink). None where the normalizer is not softmax in disguise.
 
+    `support`, f(scores, weights, **settings), marks the keys to which the formula gives a weight, where a weight of 0
+    can also be one that fp32 cannot hold. Without it every key has one if `exact_zeros` is False, else the keys whose
+    computed weight is not 0.
+
     `degenerate` marks the rows [*rows] of which the formula is no definition (its denominator vanishes or is
     negative); `caveat` says what is done with them. It is called as the function is, without `visible`.
     """
@@ -91,6 +95,7 @@ class Normalizer:
     degree: float | str | None = None
     counts_keys: bool = False
     form: Callable[..., tuple[Tensor | float, float]] | None = None
+    support: Callable[..., Tensor] | None = None
     degenerate: Callable[..., Tensor] | None = None
     caveat: str = ""
     bound: tuple[tuple[str, Number], ...] = ()
@@ -177,6 +182,17 @@ class Normalizer:
             return torch.zeros_like(row.blind[..., 0])
         return self.degenerate(row.scores, **self.settings) & ~row.blind[..., 0]
 
+    def supported(
+        self, scores: Float[Tensor, "*rows key"], weights: Float[Tensor, "*rows key"]
+    ) -> Bool[Tensor, "*rows key"]:
+        """The keys to which the formula gives a weight, of scores as the function sees them and what it made of them.
+
+        What it says of hidden keys is of no meaning.
+        """
+        if self.support is not None:
+            return self.support(scores, weights, **self.settings)
+        return torch.ones_like(weights, dtype=torch.bool) if self.exact_zeros is False else weights != 0
+
     def _parameter(self, name: str) -> Parameter:
         known = {each.name: each for each in self.parameters}
         if name in known:
@@ -197,6 +213,24 @@ def seen_or_zero(scores: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key
     """The scores with 0 at hidden keys, for sums in which -inf would not vanish by itself."""
     # A threshold takes a twentieth of the time of a masked fill.
     return torch.nn.functional.threshold(scores, -math.inf, 0.0)
+
+
+def scored(
+    scores: Float[Tensor, "*rows key"],
+    weights: Float[Tensor, "*rows key"],
+    **_: Number,
+) -> Bool[Tensor, "*rows key"]:
+    """The support of a formula that gives 0 to a score of 0 only, and to whole rows that it does not define."""
+    return (scores != 0) & (weights != 0).any(-1, keepdim=True)
+
+
+def positive(
+    scores: Float[Tensor, "*rows key"],
+    weights: Float[Tensor, "*rows key"],  # noqa: ARG001 - every support is asked with the weights
+    **_: Number,
+) -> Bool[Tensor, "*rows key"]:
+    """The support of a formula that gives a weight to every positive score."""
+    return scores > 0
 
 
 def just_below(value: float, dtype: torch.dtype) -> float:

@@ -20,6 +20,9 @@ _MOST_NEWTON_STEPS = 50
 _MOST_FACTORS = 8
 """A product of more factors takes longer than a logarithm and an exponential."""
 
+_LEAST_DELTA = 0.2
+"""Above it the smallest number that fp32 tells from 0 beside 1 has a power of 1/δ that fp32 can hold."""
+
 _SLACK = 1e-3
 """How far beyond its reach a key must be to be left aside: a small inaccuracy of the root must not decide."""
 
@@ -35,6 +38,19 @@ def entmax(scores: Float[Tensor, "*rows key"], alpha: float) -> Float[Tensor, "*
         return torch.softmax(scores, -1)
     weights: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]  # as torch ships it
     return weights
+
+
+def entmax_support(
+    scores: Float[Tensor, "*rows key"], weights: Float[Tensor, "*rows key"], alpha: float
+) -> Bool[Tensor, "*rows key"]:
+    """The keys with (α − 1)z > τ: those that the largest weight s leaves one, s^{α−1} + (α − 1)(z − max z) > 0."""
+    if alpha == 1:
+        return torch.ones_like(weights, dtype=torch.bool)
+    delta = alpha - 1
+    if delta > _LEAST_DELTA:
+        return weights != 0
+    reach = weights.amax(-1, keepdim=True) ** delta
+    return (weights != 0) | (reach + delta * (scores - scores.amax(-1, keepdim=True)) > 0)
 
 
 class _Entmax(torch.autograd.Function):
@@ -193,4 +209,5 @@ ENTMAX = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=entmax_support,
 )

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.normalizers.base import Normalizer, Parameter, seen_or_zero
+from sinkscope.normalizers.base import Normalizer, Parameter, scored, seen_or_zero
 
 
 def sigmoid(
@@ -79,4 +79,5 @@ POLYNOMIAL = Normalizer(
     rowwise=False,
     degree="p",
     counts_keys=True,
+    support=scored,
 )

@@ -1,10 +1,10 @@
 """Normalizers that read the sign of a score: keys below zero get nothing."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.normalizers.base import Normalizer, Parameter, just_below, seen_or_zero
+from sinkscope.normalizers.base import Normalizer, Parameter, just_below, positive, seen_or_zero
 
 
 def softpick(scores: Float[Tensor, "*rows key"], eps: float) -> Float[Tensor, "*rows key"]:
@@ -26,6 +26,14 @@ def rectified(scores: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
     lowest = torch.finfo(scores.dtype).min
     kept = torch.nn.functional.threshold(scores, just_below(0.0, scores.dtype), lowest)
     return torch.softmax(kept, -1) * (scores.amax(-1, keepdim=True) >= 0)
+
+
+def rectified_support(
+    scores: Float[Tensor, "*rows key"],
+    weights: Float[Tensor, "*rows key"],  # noqa: ARG001 - every support is asked with the weights
+) -> Bool[Tensor, "*rows key"]:
+    """The keys with z ≥ 0."""
+    return scores >= 0
 
 
 def relu(scores: Float[Tensor, "*rows key"], visible: Float[Tensor, "*rows 1"], a: float) -> Float[Tensor, "*rows key"]:
@@ -57,6 +65,7 @@ SOFTPICK = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=positive,
 )
 
 RECTIFIED = Normalizer(
@@ -73,6 +82,7 @@ RECTIFIED = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=rectified_support,
 )
 
 RELU = Normalizer(
@@ -91,6 +101,7 @@ RELU = Normalizer(
     rowwise=False,
     degree=1.0,
     counts_keys=True,
+    support=positive,
 )
 
 RELU2 = Normalizer(
@@ -109,4 +120,5 @@ RELU2 = Normalizer(
     rowwise=False,
     degree=2.0,
     counts_keys=True,
+    support=positive,
 )

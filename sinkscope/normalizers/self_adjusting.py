@@ -1,10 +1,10 @@
 """Softmax times the score itself, raw or brought into [0, 1]."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.normalizers.base import Normalizer, Parameter, seen_or_zero
+from sinkscope.normalizers.base import Normalizer, Parameter, scored, seen_or_zero
 
 
 def sa_softmax(scores: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
@@ -18,6 +18,16 @@ def sa_softmax_normalised(scores: Float[Tensor, "*rows key"], eps: float) -> Flo
     low = seen.amin(-1, keepdim=True).clamp_max(0)
     high = seen.amax(-1, keepdim=True).clamp_min(0)
     return (seen - low) / (high - low + eps) * torch.softmax(scores, -1)
+
+
+def normalised_support(
+    scores: Float[Tensor, "*rows key"],
+    weights: Float[Tensor, "*rows key"],  # noqa: ARG001 - every support is asked with the weights
+    eps: float,  # noqa: ARG001 - and with all settings
+) -> Bool[Tensor, "*rows key"]:
+    """The keys above min(0, min z)."""
+    seen = seen_or_zero(scores)
+    return seen > seen.amin(-1, keepdim=True).clamp_max(0)
 
 
 SA_SOFTMAX = Normalizer(
@@ -34,6 +44,7 @@ SA_SOFTMAX = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=1.0,
+    support=scored,
 )
 
 SA_SOFTMAX_NORMALISED = Normalizer(
@@ -51,4 +62,5 @@ SA_SOFTMAX_NORMALISED = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=normalised_support,
 )

@@ -1,7 +1,9 @@
 """Softmax with keys cut away: by rank, by weight, and by clipping."""
 
+import math
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.normalizers.base import Normalizer, Parameter, just_below
@@ -17,9 +19,27 @@ def topk(scores: Float[Tensor, "*rows key"], k: int) -> Float[Tensor, "*rows key
     return kept / kept.sum(-1, keepdim=True)
 
 
+def topk_support(
+    scores: Float[Tensor, "*rows key"],
+    weights: Float[Tensor, "*rows key"],  # noqa: ARG001 - every support is asked with the weights
+    k: int,
+) -> Bool[Tensor, "*rows key"]:
+    """The keys whose score is at least the k-th largest."""
+    return scores >= scores.topk(min(k, scores.shape[-1]), sorted=False).values.amin(-1, keepdim=True)
+
+
 def threshold(scores: Float[Tensor, "*rows key"], tau: float) -> Float[Tensor, "*rows key"]:
     """p·1[p ≥ τ] with p = softmax(z)."""
     return torch.nn.functional.threshold(torch.softmax(scores, -1), just_below(tau, scores.dtype), 0.0)
+
+
+def threshold_support(
+    scores: Float[Tensor, "*rows key"], weights: Float[Tensor, "*rows key"], tau: float
+) -> Bool[Tensor, "*rows key"]:
+    """The keys with p ≥ τ, in logarithms where fp32 does not hold such a p."""
+    if tau >= torch.finfo(scores.dtype).tiny:
+        return weights != 0
+    return torch.log_softmax(scores, -1) >= (math.log(tau) if tau else -math.inf)
 
 
 def threshold_renormalised(scores: Float[Tensor, "*rows key"], tau: float) -> Float[Tensor, "*rows key"]:
@@ -32,6 +52,16 @@ def threshold_renormalised(scores: Float[Tensor, "*rows key"], tau: float) -> Fl
 def clipped(scores: Float[Tensor, "*rows key"], gamma: float, zeta: float) -> Float[Tensor, "*rows key"]:
     """clip((ζ − γ)·softmax(z) + γ, 0, 1)."""
     return (torch.softmax(scores, -1) * (zeta - gamma) + gamma).clamp(0, 1)
+
+
+def clipped_support(
+    scores: Float[Tensor, "*rows key"],  # noqa: ARG001 - every support is asked with the scores
+    weights: Float[Tensor, "*rows key"],
+    gamma: float,
+    zeta: float,  # noqa: ARG001 - every support is asked with all settings
+) -> Bool[Tensor, "*rows key"]:
+    """The keys above the lower clip; all of them where nothing is clipped below."""
+    return weights != 0 if gamma else torch.ones_like(weights, dtype=torch.bool)
 
 
 _TAU = Parameter("tau", 0.01, 0.0, 1.0, "the smallest weight that is kept")
@@ -51,6 +81,7 @@ TOPK = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=topk_support,
 )
 
 THRESHOLD = Normalizer(
@@ -68,6 +99,7 @@ THRESHOLD = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=threshold_support,
 )
 
 THRESHOLD_RENORMALISED = Normalizer(
@@ -85,6 +117,7 @@ THRESHOLD_RENORMALISED = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=threshold_support,
 )
 
 CLIPPED = Normalizer(
@@ -105,4 +138,5 @@ CLIPPED = Normalizer(
     differentiable=True,
     rowwise=True,
     degree=0.0,
+    support=clipped_support,
 )
