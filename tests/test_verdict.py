@@ -252,7 +252,7 @@ def test_massive_activations_are_told_with_their_place():
     )
     assert r"(“␣a\x1b”), 1,234 times the window's median." in said
     none = _said(_massive(report_of(SOME), massive=False, value=9.87654, token=None))
-    assert "No massive activations (above 100 and 1,000 times the median): the largest is 9.877" in none
+    assert "No massive activations (above 100 and 1,000 times the window's median): the largest is 9.877" in none
     assert "(id 9)" in none
     assert "assive activations" not in _said(report_of(SOME))
 
