@@ -1,5 +1,6 @@
 """What one run collects while the model goes by: a tally per metric and layer, the positions, the loss."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
