@@ -8,6 +8,7 @@ such a change behind nor let one window's change reach the next window.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import eq, is_
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class _Recorded:
     """The owner's own `__dict__`."""
     values: dict[str, Any]
     containers: list[tuple[Any, Any]]
-    """Each dict, list or set among the values, and a copy of it."""
+    """Each dict, list or set among the values, and a copy of it; of an empty one None, since most are."""
     tensors: list[tuple[Tensor, Tensor]]
     """Each tensor that a forward could write to, and a copy of it."""
 
@@ -50,21 +51,27 @@ class _Recorded:
     def of(cls, owner: object) -> "_Recorded":
         attributes = vars(owner)
         values = {name: value for name, value in attributes.items() if name not in NOT_RECORDED}
-        containers = [(value, value.copy()) for value in values.values() if isinstance(value, dict | list | set)]
-        held = [*values.values(), *values.get("_buffers", {}).values()]
-        tensors = [(each, each.clone()) for each in held if isinstance(each, Tensor) and not each.is_meta]
+        containers, held = [], [*values.get("_buffers", {}).values()]
+        for value in values.values():
+            if isinstance(value, dict | list | set):
+                containers.append((value, value.copy() if value else None))
+            elif isinstance(value, Tensor):
+                held.append(value)
+        tensors = [(each, each.clone()) for each in held if each is not None and not each.is_meta]
         return cls(attributes, values, containers, tensors)
 
     def restore(self) -> None:
-        for name in self.attributes.keys() - self.values.keys() - NOT_RECORDED:
-            del self.attributes[name]
+        if len(self.attributes) > len(self.values):
+            for name in self.attributes.keys() - self.values.keys() - NOT_RECORDED:
+                del self.attributes[name]
         for name, value in self.values.items():
             if self.attributes.get(name, self) is not value:
                 self.attributes[name] = value
         for container, copy in self.containers:
-            if not _same(container, copy):
+            if container if copy is None else not _same(container, copy):
                 container.clear()
-                container.extend(copy) if isinstance(container, list) else container.update(copy)
+                if copy is not None:
+                    container.extend(copy) if isinstance(container, list) else container.update(copy)
         for tensor, copy in self.tensors:
             # Written to only where it has changed: another thread may be reading it.
             if not torch.equal(tensor, copy):
@@ -75,9 +82,8 @@ def _same(container: Any, copy: Any) -> bool:
     """Whether two dicts, lists or sets hold the very same objects, in the same order."""
     if isinstance(container, set):
         return bool(container == copy)
+    if len(container) != len(copy):
+        return False
     if isinstance(container, dict):
-        container, copy = [*container.items()], [*copy.items()]
-        return len(container) == len(copy) and all(
-            one[0] == other[0] and one[1] is other[1] for one, other in zip(container, copy, strict=True)
-        )
-    return len(container) == len(copy) and all(one is other for one, other in zip(container, copy, strict=True))
+        return all(map(eq, container, copy)) and all(map(is_, container.values(), copy.values()))
+    return all(map(is_, container, copy))
