@@ -100,9 +100,11 @@ def test_intervals_are_in_every_table_and_need_enough_samples(run, tiny_llama, t
     assert run(*words, "50").status == 2
 
 
-def test_too_few_windows_for_the_digits_shown_are_a_warning(run, tiny_llama):
+def test_too_few_windows_for_the_digits_shown_are_told_with_what_helps(run, tiny_llama):
     ended = run("measure", tiny_llama, "--seq-len", "16", "--windows", "2")
-    assert "Warning: 2 windows leave the first token's share open by" in " ".join(ended.out.split())
+    told = " ".join(ended.out.split())
+    assert "Uncertainty ± " in told
+    assert "(2 windows); more windows reduce it; windows of one text are alike, so it may be larger." in told
 
 
 def test_several_texts_have_figures_of_their_own(run, tiny_llama, tmp_path):
