@@ -60,8 +60,8 @@ def scored(workload: Workload, clock: Clock) -> None:
 
 
 def _score(workload: Workload) -> None:
-    ids, keep = workload.windows.ids, workload.windows.keep
-    losses(predict(workload.model, ids, keep, chunked=True), ids, keep)
+    ids = workload.windows.ids
+    losses(predict(workload.model, ids, chunked=True), ids)
 
 
 def measuring(**options: Any) -> Way:

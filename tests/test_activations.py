@@ -197,12 +197,11 @@ def test_nothing_asked_for_still_leaves_the_places_and_the_largest_entries():
     assert len(massive(record)) == 6
 
 
-def watched(model, keep=None):
+def watched(model):
     """The record of one forward over two windows."""
     layers = decoder_layers(model, handshake(model, IDS).sites)
     record = HiddenRecord("softmax", layers, CARDS)
-    keep = torch.ones_like(IDS, dtype=torch.bool) if keep is None else keep
-    with record.watch(model, range(2), keep):
+    with record.watch(model, range(2), IDS.shape[1]):
         model(input_ids=IDS, use_cache=False)
     return record
 
@@ -221,7 +220,7 @@ def test_figures_of_a_model_are_the_same_under_our_own_softmax_and_not_under_ano
     for normalizer in ("softmax", "softmax1"):
         layers = decoder_layers(model, handshake(model, IDS).sites)
         record = HiddenRecord("softmax", layers, CARDS)
-        watch = record.watch(model, range(2), torch.ones_like(IDS, dtype=torch.bool))
+        watch = record.watch(model, range(2), IDS.shape[1])
         with sinkscope.patched(model, normalizer), torch.no_grad(), watch:
             model(input_ids=IDS, use_cache=False)
         found[normalizer] = activations(record)

@@ -257,7 +257,7 @@ def _rows_of(model, ids, swap):
         return dense.attend(call, swap)
 
     with probed(model, keep):
-        logits(model, ids, torch.ones_like(ids, dtype=torch.bool))
+        logits(model, ids)
     return torch.stack([weights[layer] for layer in sorted(weights)], dim=1).double()
 
 

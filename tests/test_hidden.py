@@ -289,7 +289,7 @@ def test_outputs_of_another_shape_are_undefined_with_a_reason(model_type):
     model = tiny_model(model_type, layers=4)
     layers = decoder_layers(model, handshake(model, IDS).sites)
     record = HiddenRecord("softmax", layers, CARDS[:3])
-    with torch.no_grad(), record.watch(model, range(2), PADDINGS["none"]):
+    with torch.no_grad(), record.watch(model, range(2), IDS.shape[1]):
         model(input_ids=IDS, use_cache=False)
     assert {layer.name for layer in layers.layers} <= record.undefined.keys()
     assert set(record.undefined.values()) == {"its output is of another kind, not [batch, position, width]"}
