@@ -13,14 +13,17 @@ RIVALS := .venv/rivals-installed
 # Help pages are part of the documentation, so they must look the same in every terminal.
 COG := COLUMNS=80 NO_COLOR=1 TERM=dumb $(BIN)/cog -I docs
 
-.PHONY: demo test check lint types contracts docs spelling docs-write swaps verification benchmark architectures format clean
+.PHONY: demo test test-slow check lint types contracts docs spelling docs-write swaps verification benchmark architectures format clean
 
 demo: $(RUNTIME)
 	mkdir -p demo
 	env -u SINKSCOPE_MODEL $(BIN)/sinkscope measure -o demo/run.json -o demo/heads.csv -o demo/heatmap.png $(ARGS)
 
 test: $(TOOLS)
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 -m 'not slow' $(ARGS)
+
+test-slow: $(TOOLS)
+	$(BIN)/pytest -n 2 -m slow $(ARGS)
 
 check: lint types contracts docs spelling
 

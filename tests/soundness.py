@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from eager_maps import eager, figures, windows_of
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from tiny_models import tiny_model
 from transformers.modeling_utils import AttentionInterface
 
@@ -152,8 +153,11 @@ def bidirectional(model_type):
         known = {id(each): each for each in (model.config, model.config.get_text_config())}.values()
         if name != "is_causal" and not any(hasattr(each, name) for each in known):
             continue
-        for config in known:
-            setattr(config, name, value)
+        try:
+            for config in known:
+                setattr(config, name, value)
+        except StrictDataclassFieldValidationError:  # a setting of the same name with other values
+            continue
         yield name, type(model)(model.config).eval()
 
 

@@ -12,6 +12,8 @@ from sinkscope.attention.flash_band import Band, band
 from sinkscope.outside import not_of_tokens
 from sinkscope.probe import probed
 
+pytestmark = pytest.mark.slow
+
 PECULIAR = (
     *("exaone", "gpt_bigcode", "bert", "granite"),
     *("deepseek_v2", "minicpm3", "kimi_linear"),

@@ -59,10 +59,11 @@ def test_some_rows_of_a_call_have_the_scores_of_these_rows(causal):
 def test_the_queries_at_some_positions_have_the_scores_that_they_have_among_all(causal):
     call = with_everything(causal=causal)
     for positions in (torch.tensor([0]), torch.tensor([1, 4, 6]), torch.arange(7)):
-        few = call.at(positions)
+        few = call.at(positions.expand(len(call.query), -1))
         assert not few.causal
         torch.testing.assert_close(few.scores(), call.scores()[:, :, positions])
-        assert torch.equal(few.visible(), call.visible()[:, :, positions])
+        visible = few.visible()
+        assert torch.equal(visible, call.visible()[:, :, positions].expand_as(visible))
         assert torch.equal(few.sink, call.sink[..., positions])
 
 

@@ -9,6 +9,8 @@ from tiny_models import tiny_model
 import sinkscope
 from sinkscope.capacity import longest_window, table_positions
 
+pytestmark = pytest.mark.slow
+
 TABLES = {
     **dict.fromkeys(("gpt2", "gptj", "codegen", "ctrl", "opt", "biogpt", "openai-gpt", "bert"), 64),
     **dict.fromkeys(("roberta", "xlm-roberta"), 63),

@@ -45,7 +45,7 @@ def test_a_run_prints_the_verdict_and_writes_every_format(run, tiny_llama, tmp_p
     outputs = [word for name in names for word in ("-o", tmp_path / name)]
     ended = run("measure", tiny_llama, *QUICK, *outputs)
     assert ended.status == 0
-    order = ["tiny-llama", "first token", "Token 0 was", "Perplexity", "\nlayer 3 ", "Strongest", "Most-attended"]
+    order = ["tiny-llama", "first token", "Token 0 was", "Perplexity", "\nlayer 3 ", "Heads with", "Most-attended"]
     places = [ended.out.index(words) for words in order]
     assert places == sorted(places)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)

@@ -17,6 +17,8 @@ from sinkscope import progress
 from sinkscope.cli.bars import ENOUGH, PATIENCE, _State, pace, watched
 from sinkscope.cli.caching import _size
 
+pytestmark = pytest.mark.slow
+
 HELPS = [[], ["--help"], ["measure", "--help"], ["list", "-h"], ["env", "--help"], ["cache", "--help"]]
 COLOURS = [
     {"NO_COLOR": "1"},

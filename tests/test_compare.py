@@ -17,6 +17,8 @@ from sinkscope.normalizers import NORMALIZERS, Modifier
 from sinkscope.probe import probed
 from sinkscope.protocols import PROTOCOLS
 
+pytestmark = pytest.mark.slow
+
 FIGURES = ("first_mass", "initial_mass", "row_mass", "entropy", "frobenius", "value_norm_ratio")
 
 

@@ -18,6 +18,8 @@ from sinkscope.inside import probed_inside
 from sinkscope.module_calls import intercepted
 from sinkscope.probe import probed
 
+pytestmark = pytest.mark.slow
+
 INSIDE = ("bloom", "falcon", "gpt_neo", "mpt", "openai-gpt")
 BOTH = (*INSIDE, "llama", "gpt_oss")
 

@@ -233,14 +233,6 @@ def test_a_window_beyond_the_tokenizers_maximum_is_a_warning_and_a_long_document
     assert caplog.messages == []
 
 
-def test_padding_falls_back_to_eos_and_then_to_0():
-    prompts = [Document("1", "ab", prompt=True), Document("2", "abcdefgh " * 3, prompt=True)]
-    for tokenizer, pad_id in [(ADDS_BOS, ADDS_BOS.pad_token_id), (NAMES_BOS, NAMES_BOS.eos_token_id), (PLAIN, 0)]:
-        found = windows(tokenizer, prompts)
-        assert (found.ids[~found.keep] == pad_id).all()
-        assert not found.keep.all()
-
-
 def test_provenance_is_plain_data_and_names_the_text_by_its_hash():
     told = windows(PLAIN, [words(20)], seq_len=8).provenance
     assert json.loads(json.dumps(told)) == told

@@ -1,5 +1,7 @@
 """What has to hold whatever is measured: texts, windows, models, normalizers and options are drawn at random.
 
+pytestmark = pytest.mark.slow
+
 `SINKSCOPE_FUZZ=1000` tries as many new examples of each law; without it a few are tried, the same in every run.
 """
 

@@ -16,6 +16,8 @@ from sinkscope.handshake import TOKENS, handshake
 from sinkscope.inside import probed_inside
 from sinkscope.probe import probed
 
+pytestmark = pytest.mark.slow
+
 DECODER = {
     "d_model": 32,
     "encoder_layers": 4,

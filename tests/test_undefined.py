@@ -13,6 +13,8 @@ from sinkscope.normalizers import Modifier
 from sinkscope.undefined import base, stands_for
 from sinkscope.why_null import known
 
+pytestmark = pytest.mark.slow
+
 TEXT = "She said, “wait”; he did.\nThen — nothing: no word, no sound at all. " * 12
 WINDOW = Modifier(window=8)
 

@@ -12,6 +12,8 @@ from tiny_models import tiny_model
 import sinkscope
 from sinkscope.handshake import handshake
 
+pytestmark = pytest.mark.slow
+
 LEFT, RIGHT = PADDINGS["left"], PADDINGS["right"]
 
 POSITIONED = ("roberta", "camembert", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm", "xmod")
