@@ -1,7 +1,5 @@
 """What has to hold whatever is measured: texts, windows, models, normalizers and options are drawn at random.
 
-pytestmark = pytest.mark.slow
-
 `SINKSCOPE_FUZZ=1000` tries as many new examples of each law; without it a few are tried, the same in every run.
 """
 
@@ -27,6 +25,8 @@ from sinkscope.cli.console import _console
 from sinkscope.metrics import METRICS
 from sinkscope.normalizers import resolve
 from sinkscope.verdict import verdict
+
+pytestmark = pytest.mark.slow
 
 PARTITION = ("first", "special", "punctuation", "newline", "other")
 EXACT = 1e-5
