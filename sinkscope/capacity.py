@@ -26,8 +26,8 @@ def stated_positions(model: PreTrainedModel) -> int | None:
 def table_positions(model: PreTrainedModel) -> int | None:
     """How many positions the model has a table for, learned or fixed; None where it computes them.
 
-    A table counts only if it is as long as the configuration states, perhaps with a few rows more: a tower for images
-    has tables of its own.
+    A table counts only if it has as many rows as the configuration states, those in front of position 0 aside: a tower
+    for images has tables of its own.
     """
     stated = stated_positions(model)
     if stated is None:
@@ -80,13 +80,12 @@ def check_fit(
             "the tokenizer is another model's"
         )
     lengths = keep.sum(dim=1)
-    length, stated = int(lengths.max()), stated_positions(model)
-    if stated is None or length <= (table_positions(model) or stated):
+    window, table, stated = int(lengths.argmax()), table_positions(model), stated_positions(model)
+    length, positions = int(lengths[window]), table or stated
+    if positions is None or length <= positions:
         return
-    window = int(lengths.argmax())
-    fault = "" if table_positions(model) is not None else _runs(model, ids[window][keep[window]][None])
+    fault = "" if table is not None else _runs(model, ids[window][keep[window]][None])
     if fault is not None:
-        positions = table_positions(model) or stated
         raise TextError(
             f"windows of {length} tokens are longer than the {positions} positions of {type(model).__name__}{fault}: "
             f"use --seq-len {positions} or less"
