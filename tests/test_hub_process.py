@@ -9,6 +9,8 @@ import pytest
 from fixtures_cli import QUICK, process
 from hub import commit_of, files_of, serving
 
+pytestmark = pytest.mark.slow
+
 LLAMA = "meta-llama/Llama-2-7b"
 ORIGINAL = {"params.json": b"{}", "consolidated.00.pth": b"a pickle", "tokenizer.model": b"a vocabulary"}
 TOKEN = "of-another+form/0123456789=="  # noqa: S105 - not one

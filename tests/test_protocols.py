@@ -252,8 +252,10 @@ def test_several_protocols_stand_below_each_other(long_llama, tokenizer):
 def test_of_all_protocols_those_that_the_model_has_no_room_for_are_named(tokenizer):
     model = tiny("gpt2", n_positions=128, max_position_embeddings=128)
     report = sinkscope.measure(model, tokenizer, protocol="all", windows=2)
-    assert set(report.metadata["not_followed"]) == {OWN, "softpick2025", "streamingllm2024"}
+    assert set(report.metadata["not_followed"]) == {"softpick2025", "streamingllm2024"}
     assert "128 positions" in report.metadata["not_followed"]["streamingllm2024"]
+    # The program's own windows are a default, no paper's: they become as long as the model can take.
+    assert report.by(OWN).metadata["text"]["seq_len"] == 128
     with pytest.raises(TextError, match=r"tokens, but .* the 128 positions of .*: give more"):
         sinkscope.measure(model, tokenizer, protocol="streamingllm2024", windows=1)
 

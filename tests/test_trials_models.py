@@ -508,6 +508,7 @@ for each in (compiled, *(form(tiny("llama", num_hidden_layers=1)) for form in (c
 """
 
 
+@pytest.mark.slow
 def test_trial_22_compiled_models_are_refused_with_the_remedy_which_helps():
     # In a process of its own, where no type check stands before the refusal.
     command = [sys.executable, "-c", COMPILED, str(Path(__file__).parent)]
