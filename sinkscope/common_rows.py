@@ -52,12 +52,9 @@ class Baselines:
         with shown.seam(model, _Recounter(chosen, question, windows, self._batches)):
             predict(model, self._batches.at(windows), chunked=shown.chunked)
 
-    def records(self, after: Sequence[Record]) -> list[Record]:
-        """The baseline of each contender, complete; `after` are the contenders' own records."""
-        return [
-            self._whole if part is None else part.over(self._whole, record)
-            for part, record in zip(self._parts, after, strict=True)
-        ]
+    def records(self) -> list[Record]:
+        """The baseline of each contender, complete."""
+        return [self._whole if part is None else part.over(self._whole) for part in self._parts]
 
 
 @dataclass(eq=False)
@@ -75,6 +72,6 @@ class _Recounter:
         call, path = self.batches.projections.of(site, call), self.batches.path
         output, reductions = attend_and_reduce(call, PLAIN, self.question.to(call.query.device), path)
         for record, rows in self.records:
-            asked = replace(reductions.question, only=rows[site.name, site.call])
-            record.add(Layer.of(site, call, path), self.windows, replace(reductions, question=asked))
+            within = reductions.within(rows[site.name, site.call])
+            record.add(Layer.of(site, call, path), self.windows, within)
         return output

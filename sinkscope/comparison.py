@@ -89,7 +89,7 @@ def compare_records(
             progress("comparing", done := done + ids.numel(), tokens)
         if others:
             baselines.add(model, shown, windows, others)
-    return Comparison(baseline, records, baselines.records(records), *delta)
+    return Comparison(baseline, records, baselines.records(), *delta)
 
 
 def _identity(

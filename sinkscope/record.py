@@ -129,18 +129,15 @@ class Record:
             if metric.by_row:
                 known.sampled.setdefault(metric.name, Tally()).add(units, _sums(metric, parts))
 
-    def over(self, other: "Record", rows: "Record") -> "Record":
-        """This record's sums of calls, and the other's for the windows that this one lacks; neither is changed.
-
-        They are over the rows of a third record, which knows how many a sample of them stands for.
-        """
+    def over(self, other: "Record") -> "Record":
+        """This record's sums of calls, and the other's for the windows that this one lacks; neither is changed."""
         layers = {
             key: replace(
                 layer,
                 tallies=_over(mine.tallies, layer.tallies),
                 sampled=_over(mine.sampled, layer.sampled),
                 by_position=mine.by_position.over(layer.by_position),
-                population=rows.layers[key].population if key in rows.layers else layer.population,
+                population=mine.population.over(layer.population),
             )
             for key, layer in other.layers.items()
             for mine in [self.layers.get(key, layer)]
@@ -159,7 +156,7 @@ def _over(some: dict[str, Tally], others: dict[str, Tally]) -> dict[str, Tally]:
 def rows_of(reductions: Reductions, population: Population) -> Sums:
     """How many rows there are and how many were sampled, [batch, head, column + 1]."""
     counted = reductions.counted()
-    seeing = counted[..., None] & (reductions.seen > 0)
+    seeing = counted[..., None] & reductions.seeing_class()
     total = torch.cat([population.seers, population.rows[..., None]], dim=-1)
     sampled = torch.cat([seeing.sum(2), counted.sum(2)[..., None]], dim=-1)
     heads = (-1, reductions.mass.shape[1], -1)

@@ -98,10 +98,10 @@ def _of_windows(setting: Setting) -> Iterator[Reason]:
 def _of_rows(records: Sequence[Record], setting: Setting) -> Iterator[Reason]:
     """Figures that have no row to stand on."""
     classes = list(setting.batches.marked)
-    masses, shares = ([f"{name}_{metric}" for name in classes] for metric in ("mass", "share"))
+    masses = [f"{name}_mass" for name in classes]
     yield Reason(f"{', '.join(masses)}, sink_rate_raw", NO_ROW, _null_mass)
-    lifts = [f"{name}_lift" for name in classes]
-    sharing = f"{', '.join([*shares, *lifts])}, sink_rate"
+    shares = [f"{name}_{metric}" for metric in ("share", "lift", "frequency") for name in classes]
+    sharing = f"{', '.join(shares)}, sink_rate"
     yield Reason(sharing, NO_ROW, _null_mass)
     yield Reason(sharing, "every weight of the rows that see a key of it is 0", _has_mass)
     yield Reason("positions.first_mass", "no query at this distance sees the first token")

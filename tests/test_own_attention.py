@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 from conftest import ARCHITECTURES, tiny
+from eager_maps import windows_of
 from torch.nn import functional
 
 import sinkscope
@@ -57,7 +58,7 @@ SEEN_INSIDE = {
     },
 }
 REFUSED = {
-    "big_bird": ({"is_decoder": True}, "its first forward exchanges some of its modules"),
+    "big_bird": ({"is_decoder": True}, "its forward exchanges some of its modules"),
     "megatron-bert": ({}, r"not causal: a token attends to later ones .* is_decoder=True"),
     "xlm": ({"emb_dim": 32, "n_layers": 4, "n_heads": 4}, "not causal"),
     "xlnet": ({"d_model": 32, "n_layer": 4, "n_head": 4, "d_inner": 64, "max_position_embeddings": None}, "not causal"),
@@ -154,12 +155,9 @@ def test_masses_are_those_of_the_weights_that_the_model_returns(name, ids, padde
     heads = sinkscope.measure(model, input_ids=ids, attention_mask=padded).heads
     # Only a model that was made for it returns the weights that it applies.
     eager = built(name, **(SEEN_INSIDE[name] | {"attn_implementation": "eager"}))
-    weights = torch.stack(run(eager, ids, padded, output_attentions=True).attentions)
-    first = padded & (padded.cumsum(-1) == 1)
-    rows = padded & ~first
-    on_first = torch.where(first[:, None, None], weights, 0).sum(-1)
-    on_first = torch.where(rows[:, None], on_first, 0)
-    by_hand = on_first.sum((1, 3)) / (on_first > 0).sum((1, 3))
+    windows = [torch.stack(run(eager, each, output_attentions=True).attentions) for each in windows_of(ids, padded)]
+    on_first = torch.cat([weights[:, 0, :, 1:, 0] for weights in windows], dim=-1)
+    by_hand = on_first.sum(-1) / (on_first > 0).sum(-1)
     found = torch.tensor(heads.sort_values(["layer", "head"])["first_mass"].tolist()).view(4, 4)
     torch.testing.assert_close(found, by_hand, rtol=0, atol=1e-5)
 

@@ -3,6 +3,7 @@
 Every path through a layer, dense or fast, ends in this record, and metrics see nothing else.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,10 +27,18 @@ class Rows:
     """Those that give a key any weight: they have entropy and support."""
     sharing: Bool[Tensor, "batch head query"]
     """Those that give a key or the learned sink any weight: they have shares."""
+    every_seeing: Bool[Tensor, "batch #head every_query"] | None = None
+    every_seeing_class: Bool[Tensor, "batch #head every_query column"] | None = None
+    """The first two of all queries, where the others are about a sample of them."""
 
     def same(self, other: "Rows") -> bool:
         """Whether they are the same queries."""
-        return all(torch.equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(mine is theirs or torch.equal(mine, theirs) for mine, theirs in pairs)
+
+    def of_queries(self, change: Callable[[Tensor, int], Tensor]) -> "Rows":
+        """The same with the query axis, which is the third, changed; without what is known of all queries."""
+        return Rows(*(change(each, 2) for each in (self.seeing, self.seeing_class, self.weighing, self.sharing)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +103,10 @@ class Question:
 class Population:
     """What is known of all the rows of each window, where only a sample of them was reduced: masks tell it exactly."""
 
+    keys: Float[Tensor, "batch #head every_query"]
+    """How many keys each query sees."""
+    seen: Float[Tensor, "batch #head every_query column"]
+    """How many keys of each class it sees."""
     rows: Float[Tensor, "batch #head"]
     """How many rows count."""
     seers: Float[Tensor, "batch #head column"]
@@ -115,15 +128,21 @@ class Population:
         seen: Float[Tensor, "batch #head every_query column"],
     ) -> "Population":
         """From the number of keys, and of keys of each class, that every query sees."""
-        rows = question.rows[:, None] & (keys > 0)
-        seeing = rows[..., None] & (seen > 0)
-        parts = torch.where(seeing, seen / keys.clamp(min=1)[..., None], 0)
+        seeing, seeing_class = keys > 0, seen > 0
+        only = question.only
+        if only is not None and only.every_seeing is not None and only.every_seeing_class is not None:
+            seeing, seeing_class = seeing & only.every_seeing, seeing_class & only.every_seeing_class
+        rows = question.rows[:, None] & seeing
+        seers = rows[..., None] & seeing_class
+        parts = torch.where(seers, seen / keys.clamp(min=1)[..., None], 0)
         exact = torch.float32 if keys.device.type == "mps" else torch.float64
         real = torch.where(question.keep[:, None], keys, 0)
         everything = torch.where(question.keep, question.keep.long().cumsum(-1), 0)
         return cls(
+            keys=keys,
+            seen=seen,
             rows=rows.sum(-1, dtype=exact),
-            seers=seeing.sum(2, dtype=exact),
+            seers=seers.sum(2, dtype=exact),
             frequency=parts.sum(2, dtype=exact),
             widest=int(real.max()),
             full=bool((real == everything[:, None]).all()),
@@ -132,10 +151,8 @@ class Population:
 
     def repeated(self, count: int) -> "Population":
         """The same, each window so many times."""
-        rows, seers, frequency = (
-            each.repeat_interleave(count, dim=0) for each in (self.rows, self.seers, self.frequency)
-        )
-        return replace(self, rows=rows, seers=seers, frequency=frequency)
+        tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
+        return replace(self, **{name: each.repeat_interleave(count, dim=0) for name, each in tensors.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,10 +246,21 @@ class Reductions:
 
     def rows(self) -> Rows:
         """Which real queries have figures here."""
-        kept = self.question.kept[:, None]
+        kept, known = self.question.kept[:, None], self.population
         return Rows(
-            kept & self.seeing(), kept[..., None] & self.seeing_class(), kept & self.weighing(), kept & self.sharing()
+            kept & self.seeing(),
+            kept[..., None] & self.seeing_class(),
+            kept & self.weighing(),
+            kept & self.sharing(),
+            None if known is None else known.keys > 0,
+            None if known is None else known.seen > 0,
         )
+
+    def within(self, rows: Rows) -> "Reductions":
+        """The same weights, with figures over these rows only."""
+        question, known = replace(self.question, only=rows), self.population
+        population = None if known is None else Population.of(question, known.keys, known.seen)
+        return replace(self, question=question, population=population)
 
     def replicates(self, count: int) -> "Reductions":
         """The queries as `count` interleaved samples, each a batch row of its own.
@@ -255,9 +283,7 @@ class Reductions:
             rows=dealt(asked.counted, 1),
             marked={name: each.repeat_interleave(count, dim=0) for name, each in asked.marked.items()},
             positions=None,
-            only=None
-            if asked.only is None
-            else Rows(**{name: dealt(each, 2) for name, each in vars(asked.only).items()}),
+            only=None if asked.only is None else asked.only.of_queries(dealt),
         )
         population = None if self.population is None else self.population.repeated(count)
         found: dict[str, Any] = {"question": question, "population": population}

@@ -101,7 +101,7 @@ def _frequencies(reductions: Reductions, rows: Bool[Tensor, "batch #head query c
     parts = reductions.seen / reductions.keys.clamp(min=1)[..., None]
     total, count = over(parts.expand_as(reductions.mass), rows)
     known = reductions.population
-    if known is None or reductions.question.only is not None:
+    if known is None:
         return total, count
     sampled, number = over(parts, _seeing(reductions))
     correction = known.frequency * number / (known.seers * sampled)
