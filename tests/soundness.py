@@ -156,9 +156,10 @@ def bidirectional(model_type):
         try:
             for config in known:
                 setattr(config, name, value)
-        except StrictDataclassFieldValidationError:  # a setting of the same name with other values
+            other = type(model)(model.config).eval()
+        except (StrictDataclassFieldValidationError, AssertionError):  # other values have that name, or it has to be
             continue
-        yield name, type(model)(model.config).eval()
+        yield name, other
 
 
 def leaks(model) -> bool:
