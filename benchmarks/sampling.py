@@ -121,7 +121,7 @@ def sampled(whole: Full, windows: int, sample: Sample | None) -> Record:
     some = _mapped(whole.reductions, question, lambda _, value: value[:windows])
     record = Record.start("softmax", windows, whole.length, whole.metrics)
     if sample is not None:
-        at = sample.positions(question.keep, range(windows))
+        at = sample.positions(whole.length, range(windows))
         known = Population.of(question, some.keys, some.seen)
         record.parts = replicates(sample.count)
         batch = torch.arange(windows)[:, None]

@@ -13,7 +13,7 @@ from sinkscope.attention.paths import Path, attend, attend_and_reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.common_rows import Baselines, Key, RowsOfCalls, differ
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.finite import advice, undefined
+from sinkscope.finite import advice, overflowed
 from sinkscope.handshake import Handshake
 from sinkscope.observe import Batches
 from sinkscope.outside import not_of_tokens
@@ -104,7 +104,7 @@ def _identity(
     kl, scored = standing(native, ours, ids).divergence
     delta = difference(ours.states, native.states)
     dtype = native.states.dtype
-    if undefined(native.states):
+    if overflowed(native.states):
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be compared: its output is not finite over this text: {advice(dtype)}"
         )

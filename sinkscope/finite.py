@@ -25,7 +25,7 @@ def advice(dtype: torch.dtype) -> str:
     return WIDER.get(dtype, "look at what its code computes there")
 
 
-def undefined(values: Float[Tensor, "*axes"]) -> bool:
+def overflowed(values: Float[Tensor, "*axes"]) -> bool:
     """Whether any is NaN or +inf. -inf rules a token out, as padded vocabularies and masks do."""
     return bool((values.isnan() | (values == torch.inf)).any())
 
@@ -37,7 +37,7 @@ def fault(
 
     None where they are numbers.
     """
-    if not undefined(native):
+    if not overflowed(native):
         return None
     first = _first(model, ids)
     if first is None:
@@ -68,11 +68,11 @@ def _first(model: PreTrainedModel, ids: Int[Tensor, "batch position"]) -> _First
 
     def look(module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Looked at before the call: a layer may change its input in place.
-        sound = bool(found) or not any(undefined(each) for each in _tensors((args, kwargs)))
+        sound = bool(found) or not any(overflowed(each) for each in _tensors((args, kwargs)))
         output = call(*args, **kwargs)
         if sound and not found:
             # A part without weights may make masks, in which -inf is meant.
-            least = undefined if next(module.parameters(), None) is None else _not_finite
+            least = overflowed if next(module.parameters(), None) is None else _not_finite
             broken = next((each for each in _tensors(output) if least(each)), None)
             if broken is not None:
                 found.append(_First(names[module], module, broken.dtype))

@@ -14,7 +14,7 @@ from sinkscope.attention.flash import one_kernel
 from sinkscope.attention.paths import Path, attend_and_reduce, reduce, taken
 from sinkscope.attention.swap import PLAIN
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.finite import advice, undefined
+from sinkscope.finite import advice, overflowed
 from sinkscope.handshake import Handshake, agreement
 from sinkscope.hidden import Activation
 from sinkscope.hidden.layers import Layers
@@ -96,7 +96,7 @@ class Batches:
             marked=marked,
             needs=frozenset({"received"} if self.received else ()).union(*(each.needs for each in self.metrics)),
             epsilon=self.epsilon,
-            positions=None if self.sample is None else self.sample.positions(keep, windows),
+            positions=None if self.sample is None else self.sample.positions(length, windows),
         )
 
 
@@ -176,7 +176,7 @@ class _Observer:
         difference = agreement(call, output)
         # A pass over all scores only where something may be wrong.
         if not difference <= tolerance(output.dtype) and not difference <= tolerance(output.dtype, largest_score(call)):
-            if undefined(output):
+            if overflowed(output):
                 raise UnsupportedModelError(
                     f"{site.name} cannot be measured: its output is not finite over this text: {advice(output.dtype)}"
                 )

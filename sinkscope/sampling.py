@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 REPLICATES = 8
@@ -19,19 +19,9 @@ class Sample:
     count: int
     seed: int
 
-    def positions(self, keep: Bool[Tensor, "batch position"], windows: Sequence[int]) -> Int[Tensor, "batch query"]:
-        """The queries of these windows, ascending; a window of no more than `count` tokens is taken whole.
-
-        Windows of a batch that have fewer queries than others get some of their padding too, which counts nowhere.
-        """
-        lengths = keep.sum(-1).tolist()
-        most = max(min(self.count, length) for length in lengths)
-        rows = []
-        for real, length, window in zip(keep, lengths, windows, strict=True):
-            chosen = systematic(length, min(self.count, length), self.seed, window).to(keep.device)
-            filler = (~real).nonzero()[: most - len(chosen), 0]
-            rows.append(torch.cat([real.nonzero()[chosen, 0], filler]).sort().values)
-        return torch.stack(rows)
+    def positions(self, length: int, windows: Sequence[int]) -> Int[Tensor, "batch query"]:
+        """The queries of these windows of one length, ascending; windows of `count` tokens or fewer are taken whole."""
+        return torch.stack([systematic(length, min(self.count, length), self.seed, window) for window in windows])
 
 
 def systematic(length: int, count: int, seed: int, window: int) -> Int[Tensor, "query"]:

@@ -178,12 +178,11 @@ def test_a_comparison_has_the_scores_of_what_it_swaps_in(model):
 
 def seed_whose_samples(hold_the_last_token):
     """A seed whose sample of 7 queries holds the last token of every window of `fixed_ids`, or of none."""
-    keep = torch.ones_like(fixed_ids()).bool()
-    last = keep.shape[1] - 1
+    windows, length = fixed_ids().shape
     return next(
         seed
         for seed in range(10_000)
-        if ((Sample(7, seed).positions(keep, range(len(keep))) == last).any(dim=1) == hold_the_last_token).all()
+        if ((Sample(7, seed).positions(length, range(windows)) == length - 1).any(dim=1) == hold_the_last_token).all()
     )
 
 

@@ -69,17 +69,14 @@ def test_windows_are_sampled_independently():
 
 
 def test_a_window_has_the_sample_of_its_own_length_whatever_it_is_batched_with():
-    sample, lengths = Sample(6, 3), [20, 4, 13]
-    for side in ("left", "right"):
-        keep = torch.arange(20) < torch.tensor(lengths)[:, None]
-        keep = keep.flip(1) if side == "left" else keep
-        found = sample.positions(keep, (7, 2, 11))
-        assert found.shape == (3, 6)
-        assert bool((found.diff(dim=1) > 0).all())
-        for at, real, length, window in zip(found, keep, lengths, (7, 2, 11), strict=True):
-            own = real.nonzero()[systematic(length, min(6, length), 3, window), 0]
-            assert at[real[at]].tolist() == own.tolist()
-            assert sample.positions(real[real][None], (window,))[0].tolist() == (own - real.long().argmax()).tolist()
+    sample = Sample(6, 3)
+    for length in (20, 4, 13):
+        together = sample.positions(length, (7, 2, 11))
+        assert together.shape == (3, min(6, length))
+        assert bool((together.diff(dim=1) > 0).all())
+        for row, window in zip(together, (7, 2, 11), strict=True):
+            assert row.tolist() == sample.positions(length, (window,))[0].tolist()
+            assert row.tolist() == systematic(length, min(6, length), 3, window).tolist()
 
 
 def test_the_error_is_that_of_replicates_beside_the_next_of_their_window():
@@ -145,7 +142,7 @@ def table_of(call, asks, sample=None):
     windows, length = asks.keep.shape
     record = Record.start("softmax", windows, length, chosen(["entropy"]))
     if sample is not None:
-        asks = replace(asks, positions=sample.positions(asks.keep, range(windows)))
+        asks = replace(asks, positions=sample.positions(length, range(windows)))
         record.parts = replicates(sample.count)
     layer = Layer("a", 0, 0, None, None, call.query.shape[1], learned_sink=False, path="dense")
     record.add(layer, range(windows), dense.reduce(call, asks))
