@@ -152,7 +152,8 @@ class Population:
     def repeated(self, count: int) -> "Population":
         """The same, each window so many times."""
         tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
-        return replace(self, **{name: each.repeat_interleave(count, dim=0) for name, each in tensors.items()})
+        repeated: dict[str, Any] = {name: each.repeat_interleave(count, dim=0) for name, each in tensors.items()}
+        return replace(self, **repeated)
 
 
 @dataclass(frozen=True, eq=False)
