@@ -38,8 +38,8 @@ the root mean square error ÷ the stated error. SmolLM2-135M-Instruct reads the 
 weights and reads random tokens, as in the tests.
 
 The error of one window comes from eight replicates, with 8 queries of one row each. A figure that a window's first few
-rows decide (the first token's share under attention that is nearly even, 1/n) is skewed: most samples miss these rows
-and their replicates do not tell of them. There more windows or more queries are needed before two errors mean 90 %.
+rows decide (the first token's share under attention that is nearly even, 1/n) is skewed: most samples miss these rows,
+and replicates do not tell of them. What masks tell of them is in the error, which is then rather too large.
 
 """
 

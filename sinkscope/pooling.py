@@ -15,6 +15,9 @@ from sinkscope.metrics import Metric
 from sinkscope.record import Layer, Record
 from sinkscope.sampling import sampling_error
 
+EVEN = frozenset({"mass", "share", "lift"})
+"""Figures of a class that even attention settles: its part of the visible keys, and for lift 1."""
+
 Pair = tuple[Float[Tensor, "window head"], Float[Tensor, "window head"]]
 """Sums and counts of one figure."""
 
@@ -37,15 +40,42 @@ def sampling_errors(
 ) -> dict[str, Float[Tensor, "figure"]]:
     """The error of each mean over rows that comes from sampling queries, by head or of the means over groups of heads.
 
-    Empty where queries were not sampled.
+    Of a class's figures it holds, beside what replicates tell, how far the sample is from all rows in the class's part
+    of the visible keys: √(replicates² + offset²). Empty where queries were not sampled.
     """
     errors = {}
+    offsets = _offsets(record, columns)
     for name, pair in _joined(_replicates(record, layer, columns) for layer in record.in_order()).items():
         pulls = influences(*pair)
         fractions = torch.tensor([record.fractions[window] for window in sorted(record.fractions)], dtype=pulls.dtype)
         of = pulls if group is None else group_means(pulls, pair, group)
         errors[name] = sampling_error(of, record.parts, fractions)
+        if name in offsets:
+            offset = offsets[name] if group is None else group_means(offsets[name][None], pair, group)[0]
+            errors[name] = torch.hypot(errors[name], offset)
     return errors
+
+
+def _offsets(record: Record, columns: Sequence[str]) -> dict[str, Float[Tensor, "head"]]:
+    """By how much each class's figure would be off by head, if as much of it as can be were even attention.
+
+    Even attention gives a class its part of the visible keys. The mean of that part is known for all rows and for the
+    sampled ones, which mostly miss a window's first rows, where it is largest. Replicates miss these rows as well.
+    """
+    found: dict[str, list[Tensor]] = {f"{column}_{metric}": [] for column in columns for metric in EVEN}
+    for layer in record.in_order():
+        if not layer.even.windows:
+            return {}
+        sampled, known = (side.sum(0) for side in layer.even.by_window())
+        rows = layer.population.by_window()[0].sum(0)[..., : known.shape[-1]]
+        off, part = sampled / known - 1, known / rows
+        for name, metric, index in _named(record, columns):
+            if name in found:
+                sums, counts = _figure(layer.tallies[metric.name].by_window(), index)
+                even = part[..., index] if metric.name != "lift" else torch.ones_like(off[..., index])
+                size = torch.minimum((sums.sum(0) / counts.sum(0)).abs(), even)
+                found[name].append(size * off[..., index])
+    return {name: torch.cat(parts) for name, parts in found.items() if parts}
 
 
 def group_means(

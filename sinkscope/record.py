@@ -14,6 +14,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.hidden.record import HiddenRecord
 from sinkscope.levels import share_by_level
 from sinkscope.metrics import Metric
+from sinkscope.metrics.base import over
 from sinkscope.positions import Received, bin_edges, first_mass_by_position
 
 Numbers = Sequence[int]
@@ -42,6 +43,8 @@ class Layer:
     population: Tally = field(default_factory=Tally)
     """And how many rows each window has and how many of them were sampled, [head column + 1]: those that see a key of
     each class, and last all."""
+    even: Tally = field(default_factory=Tally)
+    """What the sample makes of the sum of each class's part of the visible keys, and that sum, [head column]."""
     by_position: Tally = field(default_factory=Tally)
     by_level: Tally = field(default_factory=Tally)
     widest: int = 0
@@ -123,6 +126,7 @@ class Record:
         fractions = question.kept.sum(-1) / question.keep.sum(-1)
         self.fractions |= dict(zip(windows, fractions.tolist(), strict=True))
         known.population.add(windows, rows_of(reductions, population))
+        known.even.add(windows, even_of(reductions, population))
         parts = reductions.replicates(self.parts)
         units = [window * self.parts + part for window in windows for part in range(self.parts)]
         for metric in self.metrics:
@@ -138,6 +142,7 @@ class Record:
                 sampled=_over(mine.sampled, layer.sampled),
                 by_position=mine.by_position.over(layer.by_position),
                 population=mine.population.over(layer.population),
+                even=mine.even.over(layer.even),
             )
             for key, layer in other.layers.items()
             for mine in [self.layers.get(key, layer)]
@@ -161,6 +166,17 @@ def rows_of(reductions: Reductions, population: Population) -> Sums:
     sampled = torch.cat([seeing.sum(2), counted.sum(2)[..., None]], dim=-1)
     heads = (-1, reductions.mass.shape[1], -1)
     return total.expand(heads), sampled.to(total.dtype).expand(heads)
+
+
+def even_of(reductions: Reductions, population: Population) -> Sums:
+    """The sum over all rows of each class's part of the visible keys, as the sample has it and as it is."""
+    rows = reductions.counted()[..., None] & reductions.seeing_class()
+    sampled, number = over(reductions.seen / reductions.keys.clamp(min=1)[..., None], rows)
+    scale = torch.where(number > 0, population.seers / number.clamp(min=1), 0)
+    # Of rows that are all in the sample the sum is the same, but not the rounding.
+    found = torch.where(number == population.seers, population.frequency, sampled * scale)
+    heads = (-1, reductions.mass.shape[1], -1)
+    return found.expand(heads), population.frequency.expand(heads)
 
 
 def _sums(metric: Metric, reductions: Reductions) -> Sums:

@@ -8,6 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sinkscope.intervals import student
+
+NORMAL = 1.959964
+"""Between whose negative and itself 95 % of a normal distribution lies."""
+
 REPLICATES = 8
 """Interleaved parts of a sample, of which each is a sample too: how far they differ tells the error of the whole."""
 
@@ -51,10 +56,15 @@ def sampling_error(
     systematic sample follows, counts for the little that it misses. The first comparison counts twice, since figures
     change most among a window's first rows and the first replicate has no other neighbour. What windows differ in is
     no part of it, and of a sample of everything it is 0. Windows are sampled independently, so their variances add up.
+
+    An error that few replicates tell is itself uncertain. It is multiplied by Student's quantile ÷ the normal one, so
+    that two errors mean as much for one window as for many.
     """
     if parts < 2:
         return torch.full_like(influences[0], torch.nan)
     squares = influences.reshape(-1, parts, *influences.shape[1:]).diff(dim=1).square()
     variances = (squares.sum(dim=1) + squares[:, 0]) / 2
     error: Tensor = torch.tensordot(1 - fractions, variances, 1).sqrt()
-    return error
+    # Neighbours share a replicate, so that half as many are independent.
+    degrees = max(1, int((fractions < 1).sum()) * parts // 2)
+    return error * student(degrees) / NORMAL

@@ -81,10 +81,11 @@ def test_a_window_has_the_sample_of_its_own_length_whatever_it_is_batched_with()
 
 def test_the_error_is_that_of_replicates_beside_the_next_of_their_window():
     values = torch.tensor([[1.0], [3.0], [11.0], [13.0]], dtype=torch.float64)
-    # Two windows of two replicates, 2 from each other: Σ = 8, times 2 / (2·1).
-    for fractions, wanted in (((0, 0), 8), ((0.75, 0.75), 2), ((0, 1), 4), ((1, 1), 0)):
+    # Two windows of two replicates, 2 from each other: Σ = 8, times 2 / (2·1); and half as many degrees of freedom.
+    for fractions, wanted, degrees in (((0, 0), 8, 2), ((0.75, 0.75), 2, 2), ((0, 1), 4, 1), ((1, 1), 0, 1)):
         found = sampling_error(values, 2, torch.tensor(fractions, dtype=torch.float64))
-        assert float(found) == pytest.approx(math.sqrt(wanted))
+        quantile = {1: 12.7062, 2: 4.30265}[degrees]
+        assert float(found) == pytest.approx(math.sqrt(wanted) * quantile / 1.959964, rel=1e-5)
     assert bool(sampling_error(values, 1, torch.tensor([0.5, 0.5]).double()).isnan())
 
 
@@ -163,6 +164,22 @@ def test_twice_the_error_that_is_told_holds_the_error_that_is_made(windows, leas
     ratio = np.sqrt(np.mean(np.square(made), axis=(0, 1)) / np.mean(np.square(told), axis=(0, 1)))
     assert (held >= least).all(), held
     assert ((ratio > 0.5) & (ratio < 1.3)).all(), ratio
+
+
+@pytest.mark.parametrize("windows", [1, 4])
+def test_the_error_holds_the_first_rows_that_a_sample_misses(windows):
+    """Attention that is even but for noise: a few rows that most samples miss decide the mean, and its replicates."""
+    generator = torch.Generator().manual_seed(4)
+    query, key = (torch.randn(windows, 6, 512, 8, generator=generator) for _ in range(2))
+    call, asks = Call(query, key, key, 0.2, causal=True), asked(every_token(windows, 512), needs=frozenset({"entropy"}))
+    everything = table_of(call, asks)
+    names = ["first_mass", "first_share", "first_lift"]
+    held = []
+    for seed in range(40):
+        found = table_of(call, asks, Sample(8, seed))
+        errors = found[[f"{name}_sampling_se" for name in names]].to_numpy()
+        held.append(np.abs(found[names].to_numpy() - everything[names].to_numpy()) <= 2 * errors)
+    assert np.mean(held) >= 0.9
 
 
 def test_frequencies_are_those_of_every_row_and_lift_is_share_by_frequency(model):
