@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 
 import torch
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 

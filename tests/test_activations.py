@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from soundness import IDS
 from tiny_models import tiny_model
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from fixtures_cli import report_of
 from jaxtyping import config
 from pandas.testing import assert_frame_equal

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from soundness import plain
 from tiny_models import tiny_model
 

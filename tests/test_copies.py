@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 from test_own_attention import SEEN_INSIDE, built, distance, look, run
 from test_probe import state
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import tiny
+from builders import tiny
 from fixtures_cli import QUICK, report_of, tokens_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from accelerate import cpu_offload
-from conftest import tiny
+from builders import tiny
 from test_own_attention import SEEN_INSIDE, built
 from torch import nn
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 
 from sinkscope import predictions
 from sinkscope.forward import evaluating, logits

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 from torch import nn
 from torch.nn import functional
 from transformers.modeling_utils import AttentionInterface

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soundness import IDS, PADDINGS, state

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import tiny
+from builders import tiny
 from hub import DEAD, commit_of, files_of, serving
 from huggingface_hub import constants, file_download
 from huggingface_hub.utils import _http

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from fixtures_cli import report_of
 
 import sinkscope

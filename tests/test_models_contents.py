@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from gguf_files import gguf_of
 from hub import files_of, serving
 from transformers import AttentionInterface, AutoTokenizer

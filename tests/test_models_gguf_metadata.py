@@ -5,7 +5,7 @@ Each file is written from a model of transformers with the setting in question, 
 
 import math
 
-import conftest
+import builders
 import gguf
 import pytest
 import torch
@@ -18,7 +18,7 @@ from sinkscope.models.tensors import set_by_tensors
 from sinkscope.progress import silent
 
 IDS = torch.randint(3, 250, (1, 48), generator=torch.Generator().manual_seed(1))
-BASE = conftest.BASE | {"num_hidden_layers": 2, "vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None}
+BASE = builders.BASE | {"num_hidden_layers": 2, "vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None}
 LENGTH = {"max_position_embeddings": 128}
 LONG = {"short_factor": [1.0, 1.1, 1.5, 2.0], "long_factor": [1.5, 2.0, 6.0, 20.0]}
 LLAMA3 = {

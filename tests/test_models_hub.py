@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from hub import DEAD, commit_of, files_of, serving
 
 from sinkscope.errors import ModelNotFoundError

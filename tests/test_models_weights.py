@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from hub import files_of, serving
 
 from sinkscope.errors import ModelNotFoundError

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from fixtures_cli import QUICK
 from tiny_models import tiny_model
 

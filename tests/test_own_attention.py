@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 from eager_maps import windows_of
 from torch.nn import functional
 

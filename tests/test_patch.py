@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 
 from sinkscope import predictions
 from sinkscope.forward import logits

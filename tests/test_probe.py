@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from torch import nn
 from transformers.modeling_utils import AttentionInterface
 

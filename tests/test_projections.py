@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from soundness import IDS, state
 from tiny_models import tiny_model
 from torch import nn

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from eager_maps import eager
 from handmade import asked, real, reduced
 

@@ -5,7 +5,7 @@ import re
 
 import pandas as pd
 import pytest
-from conftest import tiny
+from builders import tiny
 
 import sinkscope
 from sinkscope.intervals import student

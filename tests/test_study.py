@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import sinkscope

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from tokenizers import AddedToken
 
 import sinkscope

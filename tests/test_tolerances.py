@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from transformers.modeling_utils import AttentionInterface
 
 import sinkscope

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import ARCHITECTURES, tiny
+from builders import ARCHITECTURES, tiny
 from eager_maps import eager, figures, windows_of
 from fixtures_cli import QUICK, written
 from test_models_gguf import write_gguf
@@ -489,7 +489,7 @@ import sys
 import torch
 import sinkscope
 sys.path.insert(0, sys.argv[1])
-from conftest import tiny
+from builders import tiny
 from sinkscope.handshake import handshake
 from test_probe import compiled_in_place, compiled_layer, compiled_whole
 ids = torch.arange(3, 15)[None]

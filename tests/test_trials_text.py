@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from fixtures_cli import QUICK
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from tiny_models import tiny_model
 
 import sinkscope

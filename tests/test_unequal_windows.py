@@ -1,7 +1,7 @@
 """What is said of windows whose lengths matter."""
 
 import torch
-from conftest import tiny
+from builders import tiny
 
 import sinkscope
 from sinkscope.lengths import length_warnings

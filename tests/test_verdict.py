@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from fixtures_cli import report_of, tokens_of
 from tiny_models import tiny_model
 

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 import torch
-from conftest import tiny
+from builders import tiny
 from soundness import IDS, PADDINGS, TOLERANCE, agreements, plain
 from tiny_models import tiny_model
 
