@@ -19,6 +19,9 @@ Column = tuple[str, Callable[[pd.Series], str]]
 WORDS = frozenset({"normalizer"})
 LAYERS_SHOWN = 12
 
+ROUNDING = 1e-6
+"""Changes below this are rounding of figures in single precision, and are shown as 0."""
+
 
 def show(report: Report, console: Console) -> None:
     """Print the loss, the sinks, the change, the readings, and the sweep where there is one."""
@@ -78,6 +81,7 @@ def _change(name: str, digits: int = 3) -> Callable[[pd.Series], str]:
         change, error = row.get(f"{name}_delta", math.nan), row.get(f"{name}_delta_se", math.nan)
         if pd.isna(change):
             return "–"
+        change, error = (0.0 if abs(each) < ROUNDING else each for each in (change, error))
         tail = "" if pd.isna(error) else f"±{_number(error, digits)}"
         return f"{'+' if change >= 0 else ''}{_number(change, digits)}{tail}"
 
