@@ -16,7 +16,8 @@ from torch.nn.functional import dropout, pad
 from sinkscope.attention.call import Call
 from sinkscope.attention.flash_band import band
 from sinkscope.attention.norms import norms
-from sinkscope.attention.reductions import Population, Question, Reductions
+from sinkscope.attention.question import Question
+from sinkscope.attention.reductions import Population, Reductions
 from sinkscope.attention.swap import PLAIN, SOFTMAX, Swap, Weighed
 
 BLOCK_ENTRIES = 1 << 21

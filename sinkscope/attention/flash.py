@@ -19,7 +19,8 @@ from sinkscope.attention.flash_band import Part
 from sinkscope.attention.flash_blocks import Rows, block_entries, reduced
 from sinkscope.attention.flash_form import Disguised, disguised
 from sinkscope.attention.norms import norms
-from sinkscope.attention.reductions import OF_VECTORS, Question, Reductions
+from sinkscope.attention.question import Question
+from sinkscope.attention.reductions import OF_VECTORS, Reductions
 from sinkscope.attention.swap import PLAIN, Swap
 
 FEW = 16

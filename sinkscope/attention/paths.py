@@ -7,7 +7,8 @@ from torch import Tensor
 
 from sinkscope.attention import dense, flash
 from sinkscope.attention.call import Call
-from sinkscope.attention.reductions import Question, Reductions
+from sinkscope.attention.question import Question
+from sinkscope.attention.reductions import Reductions
 from sinkscope.attention.swap import Swap
 from sinkscope.errors import UnsupportedModelError
 
