@@ -17,7 +17,7 @@ from timing import WHOLE, Clock, ratio
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from workload import Workload
 
-from sinkscope import corpus
+from sinkscope.text import corpus
 
 KEYS = ("plain", "scored", "few", "classes", "default", "sampled")
 WARM_UP = 512

@@ -13,10 +13,10 @@ from timing import Clock
 from workload import Workload
 
 import sinkscope
-from sinkscope import observe
-from sinkscope.options import Options
-from sinkscope.predictions import losses, predict
-from sinkscope.runs import measure_windows
+from sinkscope.hooks.predictions import losses, predict
+from sinkscope.runs import observe
+from sinkscope.runs.options import Options
+from sinkscope.study.runs import measure_windows
 
 Way = Callable[[Workload, Clock], Masses | None]
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import sinkscope
-from sinkscope import tables
 from sinkscope.attention import Question, Reductions
 from sinkscope.attention.reductions import OF_KEYS, Population
-from sinkscope.record import Layer, Record
-from sinkscope.sampling import Sample, replicates
+from sinkscope.report import tables
+from sinkscope.runs.record import Layer, Record
+from sinkscope.statistics.sampling import Sample, replicates
 
 FIGURES = ("first_share", "first_mass", "first_lift", "entropy", "punctuation_share")
 SEEDS = 200

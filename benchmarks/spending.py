@@ -18,8 +18,9 @@ import torch
 from cells import keep, rounded, setting
 from workload import Workload, embedded
 
-from sinkscope import observe, study
-from sinkscope.record import Record
+from sinkscope.runs import observe
+from sinkscope.runs.record import Record
+from sinkscope.study.study import study
 
 REST = "everything else"
 

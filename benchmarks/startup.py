@@ -29,7 +29,7 @@ PREPARE = """
 import sys
 import torch
 import sinkscope
-from sinkscope import corpus
+from sinkscope.text import corpus
 model, tokenizer = sinkscope.load()
 torch.save(corpus.windows(tokenizer, corpus.read_documents([])).ids, sys.argv[1])
 print(model.config._name_or_path)

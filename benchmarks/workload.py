@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import sinkscope
-from sinkscope import corpus
+from sinkscope.text import corpus
 from sinkscope.tokens import classify, read
 
 INITIAL = 4

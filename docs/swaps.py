@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 import sinkscope
-from sinkscope.opening import first_token
-from sinkscope.readings import readings
-from sinkscope.verdict import percent
+from sinkscope.report.opening import first_token
+from sinkscope.report.readings import readings
+from sinkscope.report.verdict import percent
 
 HERE = Path(__file__).parent
 

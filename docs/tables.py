@@ -9,9 +9,9 @@ from typing import Any
 from typer.main import get_command
 
 from sinkscope import METRICS, NORMALIZERS, TOKEN_CLASSES
+from sinkscope.activations import ACTIVATIONS
 from sinkscope.cli.app import app
 from sinkscope.exporters import EXPORTERS
-from sinkscope.hidden import ACTIVATIONS
 from sinkscope.metrics import Metric
 from sinkscope.normalizers import Normalizer
 from sinkscope.protocols import PROTOCOLS, Protocol

@@ -12,7 +12,7 @@ import pandas as pd
 
 import sinkscope
 from sinkscope.protocols import PROTOCOLS
-from sinkscope.verdict import first_token
+from sinkscope.report.verdict import first_token
 
 HERE = Path(__file__).parent
 

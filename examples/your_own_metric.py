@@ -3,10 +3,10 @@
 import sys
 
 import sinkscope
-from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
 from sinkscope.metrics import Metric
 from sinkscope.metrics.base import over
+from sinkscope.statistics.accumulate import Sums
 
 
 def resting(reductions: Reductions) -> Sums:

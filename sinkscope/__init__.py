@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sinkscope.activations import ACTIVATIONS
     from sinkscope.errors import (
         ModelNotFoundError,
         NothingObservedError,
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
-    from sinkscope.hidden import ACTIVATIONS
+    from sinkscope.hooks.patch import patched
     from sinkscope.metrics import METRICS
     from sinkscope.models import load
     from sinkscope.normalizers import NORMALIZERS
-    from sinkscope.patch import patched
     from sinkscope.protocols import PROTOCOLS
     from sinkscope.report import Report
     from sinkscope.study import compare, measure
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ACTIVATIONS": "sinkscope.hidden",
+    "ACTIVATIONS": "sinkscope.activations",
     "METRICS": "sinkscope.metrics",
     "NORMALIZERS": "sinkscope.normalizers",
     "PROTOCOLS": "sinkscope.protocols",
@@ -59,7 +59,7 @@ _HOMES = {
     "load": "sinkscope.models",
     "compare": "sinkscope.study",
     "measure": "sinkscope.study",
-    "patched": "sinkscope.patch",
+    "patched": "sinkscope.hooks.patch",
 }
 
 

@@ -12,7 +12,7 @@ from tiny_models import tiny_model
 from transformers.modeling_utils import AttentionInterface
 
 import sinkscope
-from sinkscope.probe import probed
+from sinkscope.hooks.probe import probed
 
 TOLERANCE = 1e-4
 IDS = torch.randint(3, 128, (2, 24), generator=torch.Generator().manual_seed(1))

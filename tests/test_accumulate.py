@@ -7,7 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.accumulate import Tally, document_blocks, draws, influences, interval, ratio, resampled, standard_error
+from sinkscope.statistics.accumulate import (
+    Tally,
+    document_blocks,
+    draws,
+    influences,
+    interval,
+    ratio,
+    resampled,
+    standard_error,
+)
 
 
 def pairs(windows, heads=3, *axes):

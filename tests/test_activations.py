@@ -11,12 +11,12 @@ from soundness import IDS
 from tiny_models import tiny_model
 
 import sinkscope
-from sinkscope.activations import activations, massive, summary
-from sinkscope.handshake import handshake
-from sinkscope.hidden import ACTIVATIONS
-from sinkscope.hidden.layers import Layer, Layers, decoder_layers
-from sinkscope.hidden.record import HiddenRecord
-from sinkscope.hidden.watching import Place
+from sinkscope.activations import ACTIVATIONS
+from sinkscope.activations.layers import Layer, Layers, decoder_layers
+from sinkscope.activations.record import HiddenRecord
+from sinkscope.activations.watching import Place
+from sinkscope.hooks.handshake import handshake
+from sinkscope.report.activations import activations, massive, summary
 
 CARDS = tuple(ACTIVATIONS.values())
 DEFAULT = tuple(card for card in CARDS if not card.optional)

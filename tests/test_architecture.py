@@ -24,20 +24,22 @@ def relative(path):
     return path.relative_to(PACKAGE).as_posix()
 
 
-def documented_tree():
-    """The paths in the README's tree: a folder's name ends in a slash, and what is in it is indented."""
-    block = re.search(
-        r"## The tree\n\n```text\nsinkscope/\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
-    )[1]
-    folder, paths = "", []
-    for line in block.splitlines():
-        depth, name = len(line) - len(line.lstrip()), line.split()[0]
-        folder = folder if depth > 2 else ""
+def drawn(file, heading):
+    """Each line of the tree under a heading of a page, as its depth and its first word."""
+    text = (ROOT / file).read_text("utf-8")
+    block = re.search(rf"## {heading}\n\n```text\nsinkscope/\n(.*?)```", text, re.DOTALL)[1]
+    return [((len(line) - len(line.lstrip())) // 2, line.split()[0]) for line in block.splitlines()]
+
+
+def documented_files():
+    """The paths in the tree of files: a folder's name ends in a slash, and what is in it is indented."""
+    folders = []
+    for depth, name in drawn("ARCHITECTURE.md", "The files"):
+        folders = folders[: depth - 1]
         if name.endswith("/"):
-            folder = name
+            folders.append(name)
         else:
-            paths.append(folder + name)
-    return paths
+            yield "".join(folders) + name
 
 
 def functions(path):
@@ -59,9 +61,19 @@ def placed_modules():
     return [name.strip() for layer in layers for name in layer.split("|")]
 
 
-def test_the_tree_in_the_readme_is_the_tree_on_disk():
+def test_the_files_that_are_drawn_are_the_files_on_disk():
     kept = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sorted(documented_tree()) == sorted(map(relative, kept))
+    assert sorted(documented_files()) == sorted(map(relative, kept))
+
+
+def test_the_rooms_in_the_readme_are_the_rooms_on_disk():
+    folders = {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert sorted(name for _, name in drawn("README.md", "The rooms")) == sorted(folders)
+
+
+def test_there_are_few_modules_at_the_top_and_not_many_rooms():
+    assert len([*PACKAGE.glob("*.py")]) <= 8
+    assert len([*PACKAGE.glob("*/__init__.py")]) <= 20
 
 
 def test_every_module_has_a_place_among_the_layers():
@@ -72,8 +84,8 @@ def test_every_module_has_a_place_among_the_layers():
 
 
 def test_the_layers_that_are_drawn_are_the_layers_that_are_enforced():
-    drawn = re.search(r"```text\n(__main__.*?)```", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.DOTALL)[1]
-    assert re.split(r" · |\n", drawn.strip()) == placed_modules()
+    lines = re.search(r"```text\n(__main__.*?)```", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.DOTALL)[1]
+    assert re.split(r" · |\n", lines.strip()) == placed_modules()
 
 
 def test_imports_keep_to_their_contracts():

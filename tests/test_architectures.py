@@ -8,9 +8,9 @@ from soundness import IDS, PADDINGS, TOLERANCE, agreements, identity, leak, logi
 from tiny_models import tiny_model
 
 import sinkscope
-from sinkscope.attention.flash_band import Band, band
-from sinkscope.outside import not_of_tokens
-from sinkscope.probe import probed
+from sinkscope.attention.band import Band, band
+from sinkscope.hooks.outside import not_of_tokens
+from sinkscope.hooks.probe import probed
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from sinkscope.errors import OutputError, ReportError, TextError, UnknownNameErr
 from sinkscope.exporters import export
 from sinkscope.metrics import METRICS
 from sinkscope.normalizers import Modifier
-from sinkscope.options import Options
+from sinkscope.runs.options import Options
 
 TEXT = "She said, no. Then: 1, 2 and 3! " * 8
 IDS = torch.randint(3, 300, (2, 24), generator=torch.Generator().manual_seed(1))

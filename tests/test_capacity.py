@@ -7,7 +7,7 @@ from soundness import plain
 from tiny_models import tiny_model
 
 import sinkscope
-from sinkscope.capacity import longest_window, table_positions
+from sinkscope.runs.capacity import longest_window, table_positions
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope import tokenizing
-from sinkscope.corpus import Document, windows
 from sinkscope.errors import TextError
+from sinkscope.text import tokenizing
+from sinkscope.text.corpus import Document, windows
 from sinkscope.tokens import classify, read
 
 CHATML = "{% for turn in messages %}<|im_start|>{{ turn.role }}\n{{ turn.content }}<|im_end|>\n{% endfor %}"

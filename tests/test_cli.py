@@ -10,11 +10,11 @@ import torch
 from fixtures_cli import QUICK, call, written
 from safetensors.torch import load_file
 
-from sinkscope import runs
 from sinkscope.exporters import EXPORTERS
 from sinkscope.metrics import METRICS
 from sinkscope.normalizers import NORMALIZERS
 from sinkscope.report import Report
+from sinkscope.study import runs
 from sinkscope.tokens import TOKEN_CLASSES
 
 

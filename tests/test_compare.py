@@ -9,13 +9,14 @@ from builders import ARCHITECTURES, tiny
 from transformers.modeling_utils import AttentionInterface
 
 import sinkscope
-from sinkscope import common_rows, runs
 from sinkscope.attention import dense
 from sinkscope.attention.swap import Swap
-from sinkscope.forward import logits
+from sinkscope.hooks.forward import logits
+from sinkscope.hooks.probe import probed
 from sinkscope.normalizers import NORMALIZERS, Modifier
-from sinkscope.probe import probed
 from sinkscope.protocols import PROTOCOLS
+from sinkscope.runs import common_rows
+from sinkscope.study import runs
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ from test_own_attention import SEEN_INSIDE, built, distance, look, run
 from test_probe import state
 
 import sinkscope
-from sinkscope.inside import probed_inside
-from sinkscope.module_calls import intercepted
-from sinkscope.probe import probed
+from sinkscope.hooks.inside import probed_inside
+from sinkscope.hooks.module_calls import intercepted
+from sinkscope.hooks.probe import probed
 
 pytestmark = pytest.mark.slow
 

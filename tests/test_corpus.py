@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.corpus import Document, Rows, read_documents, windows
 from sinkscope.errors import TextError
+from sinkscope.text.corpus import Document, Rows, read_documents, windows
 
 PARAGRAPH = "The café by the water opens at six.\nNobody is ever there before seven.\n"
 TRAINING = [PARAGRAPH, "one two three four five six seven eight nine ten, and then the water and the boat"] * 3

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import sinkscope
-from sinkscope.comparison import EXPLAINED_BY_LSE
 from sinkscope.errors import OutputError
 from sinkscope.exporters import check, contents, export
 from sinkscope.exporters.naming import FILLED_BY, USUAL, one_slip, table_named, table_names
+from sinkscope.runs.comparison import EXPLAINED_BY_LSE
 
 DOCS = Path(__file__).parents[1] / "docs"
 READER = (DOCS / "tokens.md").read_text("utf-8").partition("```python\n")[2].partition("```")[0]

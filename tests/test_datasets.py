@@ -19,12 +19,12 @@ from huggingface_hub import constants
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from pyarrow import parquet
 
-from sinkscope import hub_datasets
-from sinkscope.corpus import read_documents, windows
-from sinkscope.documents.rows import parquet_batches
 from sinkscope.errors import TextError
-from sinkscope.hub_datasets import dataset_rows
 from sinkscope.report import Report
+from sinkscope.text import hub_datasets
+from sinkscope.text.corpus import read_documents, windows
+from sinkscope.text.documents.rows import parquet_batches
+from sinkscope.text.hub_datasets import dataset_rows
 
 
 def table(rows_at_once=10, **columns):
@@ -320,7 +320,7 @@ def test_a_parquet_file_is_read_by_the_thread_that_asks_for_its_rows():
 ENDS_HALF_READ = """
 import io, os, sys, time
 import pyarrow.dataset, pyarrow.parquet
-from sinkscope.documents.rows import parquet_batches
+from sinkscope.text.documents.rows import parquet_batches
 
 class Slow(io.RawIOBase):
     # The first reads are those of the file's own description; a scanner's thread waits in those after them.
@@ -381,7 +381,7 @@ def test_a_process_that_ends_with_rows_half_read_ends_well(tmp_path):
 
 READ_THREE = """
 import itertools, sys
-from sinkscope.hub_datasets import dataset_rows
+from sinkscope.text.hub_datasets import dataset_rows
 assert "datasets" not in sys.modules
 rows = dataset_rows(sys.argv[1])
 print([document.text for document in itertools.islice(rows, 3)], flush=True)

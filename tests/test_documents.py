@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from sinkscope.documents import Document, Rows, decoding, notes, read_documents
-from sinkscope.documents.sources import bytes_of
 from sinkscope.errors import TextError
+from sinkscope.text.documents import Document, Rows, decoding, notes, read_documents
+from sinkscope.text.documents.sources import bytes_of
 
 PARAGRAPH = "The café by the water opens at six.\nNobody is ever there before seven.\n"
 

@@ -11,9 +11,9 @@ from torch import nn
 
 import sinkscope
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.finite import fault
-from sinkscope.handshake import handshake
-from sinkscope.tolerances import difference
+from sinkscope.hooks.finite import fault
+from sinkscope.hooks.handshake import handshake
+from sinkscope.hooks.tolerances import difference
 
 
 def made(name):

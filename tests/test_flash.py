@@ -8,7 +8,9 @@ from handmade import asked, real
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.attention import OPTIONAL, Call, dense, flash, flash_blocks, flash_kernel
+from sinkscope.attention import OPTIONAL, Call, dense, flash
+from sinkscope.attention.flash import blocks as flash_blocks
+from sinkscope.attention.flash import kernel as flash_kernel
 from sinkscope.attention.swap import Swap
 from sinkscope.normalizers import NORMALIZERS, Modifier, resolve
 
@@ -316,7 +318,8 @@ def test_without_a_kernel_blocks_give_the_same_output(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [0, 40])
 def test_the_embedded_models_layers_give_the_record_of_the_dense_path(padded):
-    from sinkscope import load, probe  # noqa: PLC0415 - transformers takes seconds
+    from sinkscope import load  # noqa: PLC0415 - transformers takes seconds
+    from sinkscope.hooks import probe  # noqa: PLC0415 - transformers takes seconds
 
     model, _ = load()
     ids = torch.randint(20, 40000, (2, 300), generator=torch.Generator().manual_seed(0))

@@ -5,9 +5,9 @@ import pytest
 import torch
 from builders import tiny
 
-from sinkscope import predictions
-from sinkscope.forward import evaluating, logits
-from sinkscope.predictions import Predictions, losses
+from sinkscope.hooks import predictions
+from sinkscope.hooks.forward import evaluating, logits
+from sinkscope.hooks.predictions import Predictions, losses
 
 
 @pytest.fixture(scope="module")

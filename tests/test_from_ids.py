@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sinkscope.corpus import from_ids
+from sinkscope.text.corpus import from_ids
 
 
 def test_ids_of_ones_own_are_windows_from_column_0_on_whatever_side_they_were_padded_on():

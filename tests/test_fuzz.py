@@ -24,7 +24,7 @@ from sinkscope.cli import compared, screen
 from sinkscope.cli.console import _console
 from sinkscope.metrics import METRICS
 from sinkscope.normalizers import resolve
-from sinkscope.verdict import verdict
+from sinkscope.report.verdict import verdict
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import sinkscope
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.gradients import gradient_figures, gradient_norms
+from sinkscope.hooks.gradients import gradient_figures, gradient_norms
 
 ARCHITECTURES = ("llama", "gpt2", "gemma2", "gemma3_text", "opt", "gpt_oss")
 

@@ -11,7 +11,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 import sinkscope
 from sinkscope.attention import Call, dense
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.handshake import TOKENS, agreement, difference, handshake
+from sinkscope.hooks.handshake import TOKENS, agreement, difference, handshake
 
 NO_ATTENTION = {"mamba": {"state_size": 4}, "rwkv": {"attention_hidden_size": 32, "context_length": 64}}
 

@@ -12,16 +12,16 @@ from soundness import IDS, PADDINGS, state
 from tiny_models import tiny_model
 from torch import nn
 
+from sinkscope.activations import ACTIVATIONS, States
+from sinkscope.activations.base import measured
+from sinkscope.activations.layers import Layer, Layers, decoder_layers
+from sinkscope.activations.moments import kurtosis, pooled, swept
+from sinkscope.activations.record import HiddenRecord
+from sinkscope.activations.states import median
+from sinkscope.activations.watching import Place, watching
 from sinkscope.attention import Site
-from sinkscope.handshake import handshake
-from sinkscope.hidden import ACTIVATIONS, States
-from sinkscope.hidden.base import measured
-from sinkscope.hidden.layers import Layer, Layers, decoder_layers
-from sinkscope.hidden.moments import kurtosis, pooled, swept
-from sinkscope.hidden.record import HiddenRecord
-from sinkscope.hidden.states import median
-from sinkscope.hidden.watching import Place, watching
-from sinkscope.model_state import restored
+from sinkscope.hooks.handshake import handshake
+from sinkscope.hooks.model_state import restored
 
 CARDS = tuple(ACTIVATIONS.values())
 EACH = pytest.mark.parametrize("card", CARDS, ids=ACTIVATIONS)

@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from sinkscope.intervals import student, within
+from sinkscope.statistics.intervals import student, within
 
 TABLE = {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 5: 2.57058, 9: 2.26216, 10: 2.22814, 30: 2.04227, 99: 1.98422}
 

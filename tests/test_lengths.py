@@ -6,10 +6,10 @@ from builders import tiny
 from fixtures_cli import report_of
 
 import sinkscope
-from sinkscope.corpus import Document, Rows, from_ids, windows
 from sinkscope.exporters import figure
-from sinkscope.lengths import length_facts, longest, windows_in_words
-from sinkscope.synthetic import synthetic
+from sinkscope.text.corpus import Document, Rows, from_ids, windows
+from sinkscope.text.lengths import length_facts, longest, windows_in_words
+from sinkscope.text.synthetic import synthetic
 
 
 def keep_of(*lengths, padded=0):

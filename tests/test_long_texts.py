@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
-from sinkscope import tokenizing
-from sinkscope.corpus import Document, read_documents, windows
-from sinkscope.documents import decoding
 from sinkscope.errors import TextError
-from sinkscope.tokenizing import encode
+from sinkscope.text import tokenizing
+from sinkscope.text.corpus import Document, read_documents, windows
+from sinkscope.text.documents import decoding
+from sinkscope.text.tokenizing import encode
 
 SAMPLE = read_documents([])[0].beginning().text
 CHANCE = random.Random(1)  # noqa: S311 - no secret hangs on it

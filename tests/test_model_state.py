@@ -7,7 +7,7 @@ from soundness import state
 from torch import nn
 
 import sinkscope
-from sinkscope.model_state import restored
+from sinkscope.hooks.model_state import restored
 
 IDS = torch.randint(3, 300, (2, 20), generator=torch.Generator().manual_seed(3))
 

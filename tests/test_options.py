@@ -10,12 +10,12 @@ from fixtures_cli import QUICK
 from tiny_models import tiny_model
 
 import sinkscope
-from sinkscope.attention import flash_kernel
+from sinkscope.attention.flash import kernel as flash_kernel
 from sinkscope.errors import UnknownNameError
 from sinkscope.metrics import METRICS, dormancy
 from sinkscope.metrics.choosing import chosen
-from sinkscope.options import Options
-from sinkscope.sampling import Sample
+from sinkscope.runs.options import Options
+from sinkscope.statistics.sampling import Sample
 
 MASSES = ["first_mass", "first_share", "first_lift", "initial_mass", "other_share", "row_mass", "sink_rate"]
 
@@ -214,7 +214,7 @@ def test_what_a_layer_keeps_to_itself_is_undefined_with_a_reason(kind, reason, l
 
 
 def test_a_run_that_needs_no_projection_looks_for_none(model, monkeypatch):
-    monkeypatch.setattr("sinkscope.runs.find_projections", None)
+    monkeypatch.setattr("sinkscope.study.runs.find_projections", None)
     assert "ahon_ln" in sinkscope.measure(model, input_ids=fixed_ids(), also=["ahon_ln", "dead_rows"]).heads
 
 

@@ -13,9 +13,9 @@ from torch.nn import functional
 import sinkscope
 from sinkscope.attention.given import given
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.handshake import TOKENS, handshake
-from sinkscope.inside import probed_inside
-from sinkscope.probe import probed
+from sinkscope.hooks.handshake import TOKENS, handshake
+from sinkscope.hooks.inside import probed_inside
+from sinkscope.hooks.probe import probed
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ from transformers.modeling_utils import AttentionInterface
 import sinkscope
 from sinkscope.attention import dense
 from sinkscope.attention.swap import Swap
-from sinkscope.handshake import handshake
+from sinkscope.hooks.handshake import handshake
+from sinkscope.hooks.patch import plan
+from sinkscope.hooks.probe import probed
 from sinkscope.normalizers import NORMALIZERS, Modifier, Normalizer
-from sinkscope.patch import plan
-from sinkscope.probe import probed
 
 
 def logits(model, ids, **arguments):

@@ -6,7 +6,7 @@ from handmade import asked, real, reduced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.positions import RANKED_FROM, Received, bin_edges, first_mass_by_position
+from sinkscope.metrics.positions import RANKED_FROM, Received, bin_edges, first_mass_by_position
 
 
 @given(st.integers(2, 100_000))

@@ -6,9 +6,9 @@ import pytest
 import torch
 from builders import ARCHITECTURES, tiny
 
-from sinkscope import predictions
-from sinkscope.forward import logits
-from sinkscope.predictions import Predictions, can_be_chunked, losses, predict, standing
+from sinkscope.hooks import predictions
+from sinkscope.hooks.forward import logits
+from sinkscope.hooks.predictions import Predictions, can_be_chunked, losses, predict, standing
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

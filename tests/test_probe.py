@@ -12,8 +12,8 @@ from transformers.modeling_utils import AttentionInterface
 import sinkscope
 from sinkscope.attention import dense
 from sinkscope.errors import NothingObservedError, UnsupportedModelError
-from sinkscope.probe import probed, refuse_compiled
-from sinkscope.probing import _layer_number
+from sinkscope.hooks.probe import probed, refuse_compiled
+from sinkscope.hooks.probing import _layer_number
 
 
 @pytest.fixture(scope="module")

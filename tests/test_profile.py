@@ -8,10 +8,10 @@ import torch
 from fixtures_cli import call
 from pandas.testing import assert_frame_equal
 
-from sinkscope import profile as profiling
 from sinkscope.errors import UnknownNameError
 from sinkscope.normalizers import NORMALIZERS
-from sinkscope.profile import Profile, jacobian, profile, profiles, sample_scores
+from sinkscope.normalizers import profile as profiling
+from sinkscope.normalizers.profile import Profile, jacobian, profile, profiles, sample_scores
 
 FEW = sample_scores(2, 12)
 TIMES = {"time", "time_plain"}

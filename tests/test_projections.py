@@ -8,8 +8,8 @@ from tiny_models import tiny_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from sinkscope.handshake import handshake
-from sinkscope.projections import find_projections
+from sinkscope.hooks.handshake import handshake
+from sinkscope.hooks.projections import find_projections
 
 
 def found(model):
@@ -152,6 +152,6 @@ def test_nothing_is_left_on_a_model_whose_forward_failed(monkeypatch):
         raise RuntimeError("interrupted")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="interrupted"):
-        patch.setattr("sinkscope.projections._fault", failing)
+        patch.setattr("sinkscope.hooks.projections._fault", failing)
         find_projections(model, IDS, shown)
     assert state(model) == before

@@ -8,10 +8,10 @@ import pytest
 from builders import tiny
 
 import sinkscope
-from sinkscope.intervals import student
 from sinkscope.normalizers import Modifier
-from sinkscope.readings import notes, readings
 from sinkscope.report import Report
+from sinkscope.report.readings import notes, readings
+from sinkscope.statistics.intervals import student
 
 BEFORE = {
     "normalizer": "softmax",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sinkscope
-from sinkscope.probe import probed
+from sinkscope.hooks.probe import probed
 
 LENGTH = 256
 PEAK = """

@@ -11,12 +11,12 @@ from handmade import asked
 from handmade import real as every_token
 
 import sinkscope
-from sinkscope import tables
 from sinkscope.attention import Call, dense
 from sinkscope.metrics import METRICS
 from sinkscope.metrics.choosing import chosen
-from sinkscope.record import Layer, Record
-from sinkscope.sampling import REPLICATES, Sample, replicates, sampling_error, systematic
+from sinkscope.report import tables
+from sinkscope.runs.record import Layer, Record
+from sinkscope.statistics.sampling import REPLICATES, Sample, replicates, sampling_error, systematic
 
 LENGTH = 160
 

@@ -9,9 +9,9 @@ from builders import tiny
 from tokenizers import AddedToken
 
 import sinkscope
-from sinkscope.bos import opening
 from sinkscope.errors import TextError
-from sinkscope.synthetic import KINDS, synthetic
+from sinkscope.text.bos import opening
+from sinkscope.text.synthetic import KINDS, synthetic
 from sinkscope.tokens import classify, read
 
 LENGTHS = {"seq_len": 16, "count": 5}

@@ -7,10 +7,10 @@ import pytest
 import torch
 from handmade import asked, real, reduced
 
-from sinkscope import tables
-from sinkscope.accumulate import document_blocks, draws
 from sinkscope.metrics.choosing import chosen
-from sinkscope.record import Layer, Record
+from sinkscope.report import tables
+from sinkscope.runs.record import Layer, Record
+from sinkscope.statistics.accumulate import document_blocks, draws
 
 LENGTH = 5
 FIXED = {"bos": False}

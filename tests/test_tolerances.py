@@ -8,8 +8,8 @@ from transformers.modeling_utils import AttentionInterface
 import sinkscope
 from sinkscope.attention import Call
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.handshake import handshake
-from sinkscope.tolerances import MOST, TOLERANCES, largest_score, tolerance
+from sinkscope.hooks.handshake import handshake
+from sinkscope.hooks.tolerances import MOST, TOLERANCES, largest_score, tolerance
 
 
 @torch.no_grad()

@@ -23,9 +23,9 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 import sinkscope
 from sinkscope.errors import ModelNotFoundError, UnsupportedModelError
 from sinkscope.exporters import export
-from sinkscope.forward import logits
+from sinkscope.hooks.forward import logits
+from sinkscope.hooks.probe import probed
 from sinkscope.normalizers import NORMALIZERS
-from sinkscope.probe import probed
 
 GPT2_NAMES = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64}
 OTHERS = {
@@ -490,7 +490,7 @@ import torch
 import sinkscope
 sys.path.insert(0, sys.argv[1])
 from builders import tiny
-from sinkscope.handshake import handshake
+from sinkscope.hooks.handshake import handshake
 from test_probe import compiled_in_place, compiled_layer, compiled_whole
 ids = torch.arange(3, 15)[None]
 model = tiny("llama", num_hidden_layers=1)

@@ -13,8 +13,8 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 import sinkscope
-from sinkscope import corpus
 from sinkscope.errors import SinkscopeError, TextError
+from sinkscope.text import corpus
 
 PARAGRAPH = "The café by the water opens at six, they said.\nNobody is ever there before seven.\n"
 CHATML = "{% for turn in messages %}<s>{{ turn.role }}\n{{ turn.content }}</s>{% endfor %}"

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from sinkscope.uncertainty import uncertainty, unsettled
+from sinkscope.report.uncertainty import uncertainty, unsettled
 
 ALIKE = "windows of one text are alike, so it may be larger"
 ALONE = "one window says nothing of other texts"

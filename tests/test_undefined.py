@@ -8,10 +8,10 @@ from builders import tiny
 from tiny_models import tiny_model
 
 import sinkscope
-from sinkscope import reporting
 from sinkscope.normalizers import Modifier
-from sinkscope.undefined import base, stands_for
-from sinkscope.why_null import known
+from sinkscope.report import reporting
+from sinkscope.report.undefined import base, stands_for
+from sinkscope.report.why_null import known
 
 pytestmark = pytest.mark.slow
 

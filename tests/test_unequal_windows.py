@@ -4,7 +4,7 @@ import torch
 from builders import tiny
 
 import sinkscope
-from sinkscope.lengths import length_warnings
+from sinkscope.text.lengths import length_warnings
 
 
 def keeping(*lengths):

@@ -11,7 +11,7 @@ from fixtures_cli import report_of, tokens_of
 from tiny_models import tiny_model
 
 import sinkscope
-from sinkscope.verdict import percent, verdict
+from sinkscope.report.verdict import percent, verdict
 
 NAN = math.nan
 SOME = [[0.05, 0.1], [0.4, 0.9], [0.2, 0.8]]

@@ -10,7 +10,7 @@ from soundness import IDS, PADDINGS, TOLERANCE, agreements, plain
 from tiny_models import tiny_model
 
 import sinkscope
-from sinkscope.handshake import handshake
+from sinkscope.hooks.handshake import handshake
 
 pytestmark = pytest.mark.slow
 

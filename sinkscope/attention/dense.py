@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import dropout, pad
 
+from sinkscope.attention.band import band
 from sinkscope.attention.call import Call
-from sinkscope.attention.flash_band import band
 from sinkscope.attention.norms import norms
 from sinkscope.attention.question import Question
 from sinkscope.attention.reductions import Population, Reductions

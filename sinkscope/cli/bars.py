@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from sinkscope import progress
 from sinkscope.cli.console import plain, talk
-from sinkscope.documents import shown
+from sinkscope.text.documents import shown
 
 PATIENCE = 2.0
 """Seconds before anything is said of work that may be short, and before a pace is believed."""

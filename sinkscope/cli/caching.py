@@ -6,7 +6,7 @@ import typer
 
 from sinkscope.cli.columns import columns
 from sinkscope.cli.console import results
-from sinkscope.documents import shown
+from sinkscope.text.documents import shown
 
 commands = typer.Typer(help="Show or clear the converted models that are kept.")
 

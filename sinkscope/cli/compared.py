@@ -10,9 +10,9 @@ from sinkscope.cli import by_layer
 from sinkscope.cli.columns import columns
 from sinkscope.cli.console import plain
 from sinkscope.cli.screen import heading, section
-from sinkscope.opening import first_token
-from sinkscope.readings import notes, readings
 from sinkscope.report import Report
+from sinkscope.report.opening import first_token
+from sinkscope.report.readings import notes, readings
 
 Column = tuple[str, Callable[[pd.Series], str]]
 

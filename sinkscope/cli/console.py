@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from sinkscope.cli.stdout import occupy
-from sinkscope.documents import shown
+from sinkscope.text.documents import shown
 
 Stream = Any
 """Whatever stands in for sys.stdout: a terminal, a pipe, a buffer; there is no class that they share."""

@@ -5,8 +5,8 @@ from rich.console import Console
 
 from sinkscope.cli.columns import columns
 from sinkscope.cli.screen import measured, number
-from sinkscope.documents import shown
 from sinkscope.report import Report
+from sinkscope.text.documents import shown
 
 WORDS = frozenset({"normalizer", "figure", "BOS"})
 

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from sinkscope import __version__
 from sinkscope.cli.console import results
-from sinkscope.documents import shown
+from sinkscope.text.documents import shown
 
 PACKAGES = (
     "torch",

@@ -72,7 +72,7 @@ def show(
 
 def _profile() -> None:
     from sinkscope.cli.bars import watched
-    from sinkscope.profile import profiles
+    from sinkscope.normalizers.profile import profiles
 
     with watched(quiet=False) as progress:
         rows = profiles(progress=progress).to_dict("records")
@@ -105,7 +105,7 @@ def _catalog(family: Family) -> tuple[Catalog[Any], Any]:
 
         return METRICS, _metric
     if family is Family.activations:
-        from sinkscope.hidden import ACTIVATIONS
+        from sinkscope.activations import ACTIVATIONS
 
         return ACTIVATIONS, _activation
     if family is Family.tokens:

@@ -12,7 +12,7 @@ def measure(asked: Request) -> None:
 
 
 def _study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:
-    from sinkscope.runs import measure_windows
+    from sinkscope.study.runs import measure_windows
 
     return measure_windows(model, tokenizer, windows, options)
 

@@ -107,7 +107,7 @@ def patch(  # noqa: PLR0917 - typer reads a command's options from its arguments
 
     def study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:
         from sinkscope.normalizers import Modifier
-        from sinkscope.runs import Swaps, compare_windows
+        from sinkscope.study.runs import Swaps, compare_windows
 
         modifier = Modifier(initial=options.initial, **modified) if any_modifier else None
         swaps = Swaps(normalizers=resolved, modifier=modifier, **chosen)

@@ -211,7 +211,7 @@ def _checked(asked: Request, absent: set[str]) -> Any:
     if os.environ.get("WORLD_SIZE", "") not in {"", "0", "1"}:
         raise SinkscopeError("WORLD_SIZE says that this is one process of several: start sinkscope without a launcher")
     from sinkscope import exporters, models
-    from sinkscope.documents import notes
+    from sinkscope.text.documents import notes
 
     for path in asked.outputs:
         exporters.check(path, absent)
@@ -247,8 +247,8 @@ def _check_names(asked: Request) -> None:
 def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any], Any], progress: Progress) -> Any:
     """The report; only here is the library needed that takes seconds to import."""
     from sinkscope import models
-    from sinkscope.capacity import longest_window
-    from sinkscope.following import follow
+    from sinkscope.runs.capacity import longest_window
+    from sinkscope.study.following import follow
 
     loaded = models.load(asked.model, **asked.loading, progress=progress)
     if loaded.tokenizer is None:

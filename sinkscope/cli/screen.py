@@ -8,13 +8,13 @@ from rich.console import Console
 from sinkscope.cli.columns import columns
 from sinkscope.cli.console import plain
 from sinkscope.cli.heat import heat
-from sinkscope.documents import shown
-from sinkscope.lengths import windows_in_words
-from sinkscope.positions import RANKED_FROM
+from sinkscope.metrics.positions import RANKED_FROM
 from sinkscope.report import Report
+from sinkscope.report.uncertainty import uncertainty
+from sinkscope.report.verdict import verdict
+from sinkscope.text.documents import shown
+from sinkscope.text.lengths import windows_in_words
 from sinkscope.tokens.showing import visible_token
-from sinkscope.uncertainty import uncertainty
-from sinkscope.verdict import verdict
 
 TOP = 8
 """Rows of the tables of strongest heads and most-attended tokens."""

@@ -5,16 +5,16 @@ from typing import Any
 
 def documents(asked: Any) -> Any:
     """The texts of a Request; their beginnings are read here."""
-    from sinkscope.documents import read_documents
+    from sinkscope.text.documents import read_documents
 
     return read_documents(asked.texts, asked.prompts, asked.column, _rows(asked))
 
 
 def windows(asked: Any, loaded: Any, texts: Any, plan: Any) -> Any:
     """The windows that a protocol asks for, of the texts or of synthetic tokens."""
-    from sinkscope import corpus
-    from sinkscope.forward import embedding
-    from sinkscope.synthetic import synthetic
+    from sinkscope.hooks.forward import embedding
+    from sinkscope.text import corpus
+    from sinkscope.text.synthetic import synthetic
 
     how = {"seq_len": plan.seq_len, "count": plan.count, "bos": plan.bos}
     if asked.synthetic is not None:
@@ -27,7 +27,7 @@ def _rows(asked: Any) -> list[Any]:
     # Only where there are any, since it takes torch to ask the Hub.
     if not asked.datasets:
         return []
-    from sinkscope.hub_datasets import dataset_rows
+    from sinkscope.text.hub_datasets import dataset_rows
 
     how = {"column": asked.column, "revision": asked.dataset_revision, "token": asked.loading["token"]}
     return [dataset_rows(given, **how) for given in asked.datasets]

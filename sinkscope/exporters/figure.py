@@ -15,9 +15,9 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sinkscope.documents import shown
-from sinkscope.lengths import windows_in_words
 from sinkscope.report import Report
+from sinkscope.text.documents import shown
+from sinkscope.text.lengths import windows_in_words
 
 INK = "#222222"
 BARS = "#8a8a8a"

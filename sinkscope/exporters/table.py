@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from sinkscope.documents import shown
 from sinkscope.exporters.naming import table_named
 from sinkscope.report import Report
+from sinkscope.text.documents import shown
 from sinkscope.tokens.showing import visible_token
 
 FORMULA = re.compile("'*[=+@＝＋＠－-]")

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
+from sinkscope.statistics.accumulate import Sums
 
 
 @dataclass(frozen=True)

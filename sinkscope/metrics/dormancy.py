@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
 from sinkscope.metrics.base import Metric, over
 from sinkscope.metrics.vectors import first_by_others
+from sinkscope.statistics.accumulate import Sums
 
 DEAD = 1e-6
 """A head's output is dead where no entry reaches this."""

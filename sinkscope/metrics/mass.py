@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
 from sinkscope.metrics.base import over
+from sinkscope.statistics.accumulate import Sums
 
 
 def mass(reductions: Reductions) -> Sums:

@@ -2,9 +2,9 @@
 
 import torch
 
-from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
 from sinkscope.metrics.base import over
+from sinkscope.statistics.accumulate import Sums
 
 
 def entropy(reductions: Reductions) -> Sums:

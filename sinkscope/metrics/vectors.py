@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.accumulate import Sums
 from sinkscope.attention import Question, Reductions
 from sinkscope.metrics.base import over
+from sinkscope.statistics.accumulate import Sums
 
 
 def value_norm_ratio(reductions: Reductions) -> Sums:

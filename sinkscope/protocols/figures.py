@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.accumulate import Sums
 from sinkscope.attention import Reductions
 from sinkscope.metrics.base import over
 from sinkscope.metrics.mass import rate
+from sinkscope.statistics.accumulate import Sums
 
 
 def _real(reductions: Reductions) -> Bool[Tensor, "batch 1 query"]:

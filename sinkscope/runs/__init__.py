@@ -1,0 +1,1 @@
+"""How a run measures, and the run itself: every window once through the model."""
