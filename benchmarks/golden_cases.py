@@ -25,7 +25,7 @@ PROTOCOLS = ["sinkscope", "gu2025", "softpick2025", "barbero2025", "streamingllm
 TEXT = "She said, “wait”; he did.\nThen — nothing: no word, no sound at all. Nobody answered.\n\n" * 12
 COMMANDS = {
     "measure": ["measure", "--seq-len", "64", "--windows", "2"],
-    "measure a text": ["measure", "--text", "TEXT", "--seq-len", "48", "--windows", "all", "--bos", "always"],
+    "measure a text": ["measure", "--text", "text.txt", "--seq-len", "48", "--windows", "all", "--bos", "always"],
     "measure all protocols": ["measure", "--protocol", "gu2025", "--protocol", "barbero2025", "--windows", "2"],
     "measure repeated tokens": ["measure", "--synthetic", "repeat", "--seq-len", "48", "--windows", "3"],
     "patch": ["patch", "-n", "softmax1", "-n", "softpick", "--seq-len", "64", "--windows", "2", "--layers", "3-9"],
@@ -148,11 +148,9 @@ def _tables(report: Any) -> Mapping[str, Any]:
 def _typed(words: list[str]) -> Mapping[str, Any]:
     """The tables of a command's JSON."""
     with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder, "text.txt")
-        text.write_text(TEXT, encoding="utf-8")
-        given = [str(text) if word == "TEXT" else word for word in words]
-        command = [sys.executable, "-m", "sinkscope", *given, "--json", "--quiet"]
-        ended = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 - ourselves
+        Path(folder, "text.txt").write_text(TEXT, encoding="utf-8")
+        command = [sys.executable, "-m", "sinkscope", *words, "--json", "--quiet"]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=folder)  # noqa: S603 - ourselves
     return {name: table["columns"] for name, table in json.loads(ended.stdout)["tables"].items()}
 
 

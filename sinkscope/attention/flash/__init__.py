@@ -1,4 +1,4 @@
-"""The fast path: softmax in all its disguises under a causal mask, for about the price of one more fused attention.
+"""The fast path: softmax with another scale, constant or sink, for about the price of one more fused attention.
 
 It serves calls whose mask is causality, a window and padding, and whose weights are
 softmax(scale·z)·sigmoid(LSE(scale·z) − sink), and ends in the dense path's record.
