@@ -6,6 +6,7 @@ import torch
 from tokenizers.pre_tokenizers import ByteLevel
 
 VOCABULARY = 264
+WIDTH, HIDDEN, HEADS, KV_HEADS, LAYERS = 32, 64, 4, 2, 2
 _TYPES = {"gemma3_text": "gemma3", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 _MOVED_NORMS = {"gemma2", "gemma3", "nemotron"}
 
@@ -125,3 +126,48 @@ def _interleaved(data, heads):
     """The rows of queries or keys in the order in which llama.cpp turns them."""
     half = data.shape[0] // heads // 2
     return np.ascontiguousarray(data.reshape(heads, 2, half, *data.shape[1:]).swapaxes(1, 2).reshape(data.shape))
+
+
+def write_gguf(path, arch="llama", **caps):
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_context_length(128)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_key_length(WIDTH // HEADS)
+    for cap, value in caps.items():
+        writer.add_float32(f"{arch}.{cap}", value)
+    vocabulary = (byte_level_tokens if arch == "llama" else sentencepiece_tokens)(writer)
+    for name, shape in shapes(arch, vocabulary).items():
+        seed = np.random.default_rng(len(name) * 31 + sum(name.encode()))
+        # Large queries and keys give scores that a soft cap can be seen on.
+        scale = 4.0 if "attn_q" in name or "attn_k" in name else 0.3
+        writer.add_tensor(name, seed.normal(0, scale, shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def shapes(arch, vocabulary):
+    size = WIDTH // HEADS
+    shapes = {"token_embd.weight": (vocabulary, WIDTH), "output_norm.weight": (WIDTH,)}
+    norms = ["attn_norm", "ffn_norm"]
+    if arch == "gemma2":
+        norms += ["post_attention_norm", "post_ffw_norm"]
+    for layer in range(LAYERS):
+        shapes |= {
+            f"blk.{layer}.attn_q.weight": (HEADS * size, WIDTH),
+            f"blk.{layer}.attn_k.weight": (KV_HEADS * size, WIDTH),
+            f"blk.{layer}.attn_v.weight": (KV_HEADS * size, WIDTH),
+            f"blk.{layer}.attn_output.weight": (WIDTH, HEADS * size),
+            f"blk.{layer}.ffn_gate.weight": (HIDDEN, WIDTH),
+            f"blk.{layer}.ffn_up.weight": (HIDDEN, WIDTH),
+            f"blk.{layer}.ffn_down.weight": (WIDTH, HIDDEN),
+        }
+        shapes |= {f"blk.{layer}.{norm}.weight": (WIDTH,) for norm in norms}
+    return shapes

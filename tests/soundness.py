@@ -173,9 +173,9 @@ def leaks(model) -> bool:
     return difference(two[:, :-1], one[:, :-1]) > TOLERANCE
 
 
-def state(model):
-    """Everything a careless probe could leave on a model or in transformers."""
-    found = {"config": model.config.to_dict(), "interface": vars(AttentionInterface)["get_interface"]}
+def on_model(model):
+    """Everything that a careless probe could leave on a model."""
+    found = {"config": model.config.to_dict(), "keys": sorted(vars(model.config))}
     found["buffers"] = {name: str(each.tolist()) for name, each in model.named_buffers()}
     for name, module in model.named_modules():
         hooks = {key: list(each) for key, each in vars(module).items() if key.endswith("hooks") and each}
@@ -183,3 +183,8 @@ def state(model):
         plain_values = {key: each for key, each in vars(module).items() if isinstance(each, int | float | str)}
         found[f"module {name}"] = sorted(vars(module)), plain_values, hooks, implementation
     return found
+
+
+def state(model):
+    """The same, and what could be left in transformers."""
+    return on_model(model) | {"interface": vars(AttentionInterface)["get_interface"]}

@@ -10,8 +10,8 @@ import pytest
 import torch
 from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from builders import ARCHITECTURES, tiny
-from test_own_attention import SEEN_INSIDE, built, distance, look, run
-from test_probe import state
+from inside_models import SEEN_INSIDE, built, distance, look, run
+from soundness import on_model
 
 import sinkscope
 from sinkscope.hooks.inside import probed_inside
@@ -112,10 +112,10 @@ def test_a_copy_can_be_swapped_by_itself_while_the_original_is(name, ids):
 @pytest.mark.parametrize("name", BOTH)
 def test_modules_are_as_before_while_a_block_is_open_and_classes_once_it_is_closed(name, raised, ids):
     model = made(name)
-    before, kinds = state(model), classes(model)
+    before, kinds = on_model(model), classes(model)
 
     def handler(site, _call, own):
-        assert state(model) == before
+        assert on_model(model) == before
         if raised and site.layer == 2:
             raise raised("in the handler")
         return own()
@@ -127,7 +127,7 @@ def test_modules_are_as_before_while_a_block_is_open_and_classes_once_it_is_clos
     else:
         with probe:
             run(model, ids)
-    assert state(model) == before
+    assert on_model(model) == before
     assert classes(model) == kinds
 
 
@@ -250,10 +250,10 @@ def test_a_layer_that_runs_again_for_its_gradient_is_swapped_again(name, ids):
 @pytest.mark.parametrize("name", ["bloom", "llama"])
 def test_copies_made_while_a_model_is_measured_are_the_model(name, ids):
     model, copies, ids = made(name), [], ids[:1, :12]
-    native, before, kinds = run(model, ids).logits, state(model), classes(model)
+    native, before, kinds = run(model, ids).logits, on_model(model), classes(model)
 
     def progress(*_):
-        assert state(model) == before
+        assert on_model(model) == before
         copies.append(pickled(model, None))
 
     sinkscope.measure(model, input_ids=ids, gradients=True, also=["full_head_output"], progress=progress)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from builders import tiny
-from test_own_attention import SEEN_INSIDE, built
+from inside_models import SEEN_INSIDE, built
 from torch import nn
 
 import sinkscope

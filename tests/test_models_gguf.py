@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 import torch
 import transformers
-from gguf_files import byte_level_tokens, sentencepiece_tokens
+from gguf_files import shapes, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers import modeling_gguf_pytorch_utils as loader
 
@@ -17,7 +16,6 @@ from sinkscope.errors import ModelNotFoundError, UnknownNameError, UnsupportedMo
 from sinkscope.models import cache, converting, find, load
 from sinkscope.progress import silent
 
-WIDTH, HIDDEN, HEADS, KV_HEADS, LAYERS = 32, 64, 4, 2, 2
 IDS = torch.tensor([[5, 9, 70, 8, 33, 12, 200]])
 
 
@@ -29,51 +27,6 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def tiny(tmp_path):
     return write_gguf(tmp_path / "tiny.gguf")
-
-
-def write_gguf(path, arch="llama", **caps):
-    writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(128)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(HIDDEN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_key_length(WIDTH // HEADS)
-    for cap, value in caps.items():
-        writer.add_float32(f"{arch}.{cap}", value)
-    vocabulary = (byte_level_tokens if arch == "llama" else sentencepiece_tokens)(writer)
-    for name, shape in _shapes(arch, vocabulary).items():
-        seed = np.random.default_rng(len(name) * 31 + sum(name.encode()))
-        # Large queries and keys give scores that a soft cap can be seen on.
-        scale = 4.0 if "attn_q" in name or "attn_k" in name else 0.3
-        writer.add_tensor(name, seed.normal(0, scale, shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def _shapes(arch, vocabulary):
-    size = WIDTH // HEADS
-    shapes = {"token_embd.weight": (vocabulary, WIDTH), "output_norm.weight": (WIDTH,)}
-    norms = ["attn_norm", "ffn_norm"]
-    if arch == "gemma2":
-        norms += ["post_attention_norm", "post_ffw_norm"]
-    for layer in range(LAYERS):
-        shapes |= {
-            f"blk.{layer}.attn_q.weight": (HEADS * size, WIDTH),
-            f"blk.{layer}.attn_k.weight": (KV_HEADS * size, WIDTH),
-            f"blk.{layer}.attn_v.weight": (KV_HEADS * size, WIDTH),
-            f"blk.{layer}.attn_output.weight": (WIDTH, HEADS * size),
-            f"blk.{layer}.ffn_gate.weight": (HIDDEN, WIDTH),
-            f"blk.{layer}.ffn_up.weight": (HIDDEN, WIDTH),
-            f"blk.{layer}.ffn_down.weight": (WIDTH, HIDDEN),
-        }
-        shapes |= {f"blk.{layer}.{norm}.weight": (WIDTH,) for norm in norms}
-    return shapes
 
 
 def logits(model, ids=IDS):
@@ -103,7 +56,7 @@ def test_a_conversion_tells_of_its_progress(tiny):
     names = [stage for stage, _, _ in stages]
     assert names.index("hashing") < names.index("reading the GGUF header")
     tensors = [(done, total) for stage, done, total in stages if stage.startswith("converting and de-quantizing")]
-    assert tensors[-1] == (len(_shapes("llama", 1)), len(_shapes("llama", 1)))
+    assert tensors[-1] == (len(shapes("llama", 1)), len(shapes("llama", 1)))
     assert "checking the converted model" in names
 
 

@@ -1,13 +1,13 @@
 """Models that do not ask transformers' interface are seen and swapped inside their layers, or refused by name."""
 
-import inspect
 import threading
 from functools import cache
 
 import pytest
 import torch
-from builders import ARCHITECTURES, tiny
 from eager_maps import windows_of
+from inside_models import SEEN_INSIDE, built, distance, look, run
+from soundness import on_model
 from torch.nn import functional
 
 import sinkscope
@@ -19,44 +19,6 @@ from sinkscope.hooks.probe import probed
 
 pytestmark = pytest.mark.slow
 
-DECODER = {
-    "d_model": 32,
-    "encoder_layers": 4,
-    "decoder_layers": 4,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_dim": 64,
-}
-FALCON = {"head_dim": None, "alibi": False}
-GPT2 = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64}
-SEEN_INSIDE = {
-    "bloom": {"n_layer": 4, "n_head": 4},
-    "mpt": {"d_model": 32, "n_layers": 4, "n_heads": 4, "max_seq_len": 64, "expansion_ratio": 2},
-    "falcon": FALCON | {"multi_query": True},
-    "falcon, new decoder": FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2},
-    "falcon, alibi": FALCON | {"multi_query": False, "alibi": True},
-    "gpt_neo": {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 4},
-    "gpt2, upcast": GPT2 | {"reorder_and_upcast_attn": True, "attn_implementation": "eager"},
-    "openai-gpt": GPT2,
-    "xglm": {"d_model": 32, "num_layers": 4, "attention_heads": 4, "ffn_dim": 64},
-    "gpt_neox_japanese": {"intermediate_multiple_size": 2},
-    "rembert": {"is_decoder": True, "input_embedding_size": 32, "output_embedding_size": 32},
-    "roformer": {"is_decoder": True, "embedding_size": 32},
-    "megatron-bert": {"is_decoder": True},
-    "big_bird, full": {"is_decoder": True, "attention_type": "original_full"},
-    "trocr": DECODER,
-    "mvp": DECODER,
-    "git": {
-        "vision_config": {
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 16,
-            "patch_size": 8,
-        },
-    },
-}
 REFUSED = {
     "big_bird": ({"is_decoder": True}, "its forward exchanges some of its modules"),
     "megatron-bert": ({}, r"not causal: a token attends to later ones .* is_decoder=True"),
@@ -99,38 +61,9 @@ SOME = ("bloom", "falcon, alibi", "gpt_neo", "openai-gpt", "xglm", "megatron-ber
 RETURNED = [name for name in SEEN_INSIDE if name != "falcon, alibi"]
 
 
-def built(name, **settings):
-    model_type = name.partition(",")[0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ARCHITECTURES, model_type, {})
-        return tiny(model_type, **settings)
-
-
 @cache
 def model_of(name):
     return built(name, **SEEN_INSIDE[name])
-
-
-@torch.no_grad()
-def run(model, ids, keep=None, **arguments):
-    if keep is not None:
-        arguments["attention_mask"] = keep.long()
-        if "position_ids" in inspect.signature(model.forward).parameters:
-            arguments["position_ids"] = (keep.long().cumsum(-1) - 1).clamp(min=0)
-    return model(input_ids=ids, use_cache=False, **arguments)
-
-
-def look(_site, _call, own):
-    return own()
-
-
-def state(model):
-    """Everything that a careless probe could leave on a model."""
-    return {name: (sorted(vars(module)), module.training) for name, module in model.named_modules()}
-
-
-def distance(ours, theirs):
-    return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 @pytest.fixture
@@ -165,13 +98,13 @@ def test_masses_are_those_of_the_weights_that_the_model_returns(name, ids, padde
 @pytest.mark.parametrize("name", SEEN_INSIDE)
 def test_our_own_softmax_changes_nothing_and_another_normalizer_does(name, ids):
     model = model_of(name)
-    native, before = run(model, ids).logits, state(model)
+    native, before = run(model, ids).logits, on_model(model)
     with sinkscope.patched(model):
         assert distance(run(model, ids).logits, native) < 2e-6
     with sinkscope.patched(model, "sparsemax"):
         assert distance(run(model, ids).logits, native) > 1e-3
     assert torch.equal(run(model, ids).logits, native)
-    assert state(model) == before
+    assert on_model(model) == before
 
 
 @pytest.mark.parametrize(
@@ -267,7 +200,7 @@ def test_gradients_are_those_of_the_model(name, ids):
 @pytest.mark.parametrize("raised", [RuntimeError, KeyboardInterrupt])
 def test_nothing_is_left_behind_by_a_handler_that_raises(ids, raised):
     model = model_of("bloom")
-    native, before = run(model, ids).logits, state(model)
+    native, before = run(model, ids).logits, on_model(model)
 
     def handler(site, _call, own):
         if site.layer == 2:
@@ -276,7 +209,7 @@ def test_nothing_is_left_behind_by_a_handler_that_raises(ids, raised):
 
     with pytest.raises(raised, match="in the handler"), probed_inside(model, handler):
         run(model, ids)
-    assert state(model) == before
+    assert on_model(model) == before
     assert torch.equal(run(model, ids).logits, native)
 
 

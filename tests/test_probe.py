@@ -6,6 +6,8 @@ import threading
 import pytest
 import torch
 from builders import tiny
+from compiled import compiled_forward, compiled_in_place, compiled_layer, compiled_whole
+from soundness import on_model
 from torch import nn
 from transformers.modeling_utils import AttentionInterface
 
@@ -39,23 +41,13 @@ def silence(_site, _call, own):
     return torch.zeros_like(own())
 
 
-def state(model):
-    """Everything a careless probe could leave on a model."""
-    found = {"config": model.config.to_dict(), "keys": sorted(vars(model.config))}
-    found["implementation"] = model.config._attn_implementation
-    for name, module in model.named_modules():
-        hooks = {key: list(each) for key, each in vars(module).items() if key.endswith("hooks") and each}
-        found[name] = sorted(vars(module)), hooks, module.training
-    return found
-
-
 @pytest.fixture
 def untouched(model, ids):
     """Whatever the test does, the model and transformers are as before, and the logits equal bit by bit."""
-    method, before, logits = vars(AttentionInterface)["get_interface"], state(model), run(model, ids)
+    method, before, logits = vars(AttentionInterface)["get_interface"], on_model(model), run(model, ids)
     yield
     assert vars(AttentionInterface)["get_interface"] is method
-    assert state(model) == before
+    assert on_model(model) == before
     assert torch.equal(run(model, ids), logits)
 
 
@@ -163,25 +155,6 @@ def test_two_models_can_be_probed_at_once(model, other, ids, inner_first):
     assert AttentionInterface.get_interface is method
 
 
-def compiled_whole(model):
-    return torch.compile(model, backend="eager")
-
-
-def compiled_layer(model):
-    model.model.layers[0] = torch.compile(model.model.layers[0], backend="eager")
-    return model
-
-
-def compiled_in_place(model):
-    model.compile(backend="eager")
-    return model
-
-
-def compiled_forward(model):
-    model.forward = torch.compile(model.forward, backend="eager")
-    return model
-
-
 @pytest.mark.parametrize("form", [compiled_whole, compiled_layer, compiled_in_place])
 def test_a_compiled_model_is_refused_with_the_remedy(form):
     with pytest.raises(UnsupportedModelError, match=r"is compiled.*pass the model as it was before torch.compile"):
@@ -247,7 +220,7 @@ def test_a_model_on_another_implementation_is_switched_and_switched_back(archite
     monkeypatch.setitem(AttentionInterface._global_mapping, "unheard_of", fused)
     model = tiny(architecture)
     model.set_attn_implementation("unheard_of")
-    before, during = state(model), []
+    before, during = on_model(model), []
 
     def note(_site, _call, own):
         during.append(model.config._attn_implementation)
@@ -262,7 +235,7 @@ def test_a_model_on_another_implementation_is_switched_and_switched_back(archite
         with probed(model, note):
             run(model, ids)
     assert set(during) == {"sdpa" if architecture == "llama" else "eager"}
-    assert state(model) == before
+    assert on_model(model) == before
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -282,12 +255,12 @@ def test_a_call_sees_what_the_model_sees(model, ids, implementation, padding):
 def test_training_goes_on_where_it_was_and_dropout_is_not_measured(ids):
     model = tiny("gpt2", attn_pdrop=0.5, resid_pdrop=0.5).train()
     model.transformer.h[1].eval()
-    before = state(model)
+    before = on_model(model)
     once, again = (sinkscope.measure(model, input_ids=ids) for _ in range(2))
     assert once.heads.equals(again.heads)
     assert once.summary.equals(again.summary)
     assert (once.heads["row_mass"] - 1).abs().max() < 1e-5
-    assert state(model) == before
+    assert on_model(model) == before
 
 
 def test_modules_without_a_number_of_their_own_take_that_of_their_name():

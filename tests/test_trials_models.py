@@ -14,8 +14,8 @@ import torch
 from builders import ARCHITECTURES, tiny
 from eager_maps import eager, figures, windows_of
 from fixtures_cli import QUICK, written
-from test_models_gguf import write_gguf
-from test_probe import state
+from gguf_files import write_gguf
+from soundness import on_model
 from tiny_models import tiny_model
 from transformers import PreTrainedTokenizerFast, StaticCache, dynamic_module_utils
 from transformers.models.llama.modeling_llama import LlamaAttention
@@ -263,9 +263,9 @@ def test_trial_04_scores_of_a_bfloat16_model_are_single_and_zeros_have_no_entrop
 def test_trial_05_dropout_is_not_measured_and_training_goes_on():
     model = tiny("gpt2", attn_pdrop=0.1).train()
     model.transformer.h[1].eval()
-    before = state(model)
+    before = on_model(model)
     once, again = (sinkscope.measure(model, input_ids=two_windows()) for _ in range(2))
-    assert state(model) == before
+    assert on_model(model) == before
     assert model.training
     assert_same(again, once, 0)
     assert_same(once, sinkscope.measure(tiny("gpt2", attn_pdrop=0.1), input_ids=two_windows()), 0)
@@ -491,7 +491,7 @@ import sinkscope
 sys.path.insert(0, sys.argv[1])
 from builders import tiny
 from sinkscope.hooks.handshake import handshake
-from test_probe import compiled_in_place, compiled_layer, compiled_whole
+from compiled import compiled_in_place, compiled_layer, compiled_whole
 ids = torch.arange(3, 15)[None]
 model = tiny("llama", num_hidden_layers=1)
 before = sinkscope.measure(model, input_ids=ids)
