@@ -22,7 +22,7 @@ from sinkscope.exporters import check, contents, export
 from sinkscope.exporters.naming import FILLED_BY, USUAL, one_slip, table_named, table_names
 from sinkscope.runs.comparison import EXPLAINED_BY_LSE
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 READER = (DOCS / "tokens.md").read_text("utf-8").partition("```python\n")[2].partition("```")[0]
 SHARES = [[0.9, 0.1], [0.2, 0.5]]
 AWKWARD = [

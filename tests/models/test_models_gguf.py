@@ -210,7 +210,7 @@ print(json.dumps({"stages": sorted(set(stages)), "parameters": origin["parameter
 @pytest.mark.slow
 def test_two_runs_at_once_convert_once(tiny):
     command = [sys.executable, "-c", RACE, str(tiny)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     first, second = (subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2))
     told = [json.loads(run.communicate(timeout=120)[0]) for run in (first, second)]
     assert first.returncode == second.returncode == 0
