@@ -23,8 +23,8 @@ What papers have published, and what sinkscope gives by the same protocols on th
 models nor the texts of the papers were, so no row of the one can be held against a row of the other; what can be held
 against something is the code: each protocol against a plain reading of its paper on full attention maps and against
 cases worked out by hand (`tests/protocols/test_protocols.py`), attention against transformers' eager attention for
-every type of model ([architectures.md](architectures.md)). For every published row there is the command that measures it
-elsewhere.
+every type of model ([architectures.md](architectures.md)). For every published row there is the command that measures
+it elsewhere.
 
 This page and [verification.csv](verification.csv), with standard errors, are written by `make verification`.
 """
