@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from sinkscope.hooks.patch import patched
     from sinkscope.metrics import METRICS
     from sinkscope.models import load
-    from sinkscope.normalizers import NORMALIZERS
+    from sinkscope.normalizers import NORMALIZERS, Modifier
     from sinkscope.protocols import PROTOCOLS
     from sinkscope.report import Report
     from sinkscope.study import compare, measure
+    from sinkscope.text.reading import read
     from sinkscope.tokens import TOKEN_CLASSES
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "PROTOCOLS",
     "TOKEN_CLASSES",
     "ModelNotFoundError",
+    "Modifier",
     "NothingObservedError",
     "OutputError",
     "ProtocolError",
@@ -47,11 +49,13 @@ __all__ = [
     "load",
     "measure",
     "patched",
+    "read",
 ]
 
 _HOMES = {
     "ACTIVATIONS": "sinkscope.activations",
     "METRICS": "sinkscope.metrics",
+    "Modifier": "sinkscope.normalizers",
     "NORMALIZERS": "sinkscope.normalizers",
     "PROTOCOLS": "sinkscope.protocols",
     "TOKEN_CLASSES": "sinkscope.tokens",
@@ -60,6 +64,7 @@ _HOMES = {
     "compare": "sinkscope.study",
     "measure": "sinkscope.study",
     "patched": "sinkscope.hooks.patch",
+    "read": "sinkscope.text.reading",
 }
 
 

@@ -11,10 +11,10 @@ def measure(asked: Request) -> None:
     carry_out(asked, check=lambda: None, study=_study, show=_show, absent=("lse", "sweep"))
 
 
-def _study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:
-    from sinkscope.study.runs import measure_windows
+def _study(model: Any, tokenizer: Any, text: Any, **options: Any) -> Any:
+    import sinkscope
 
-    return measure_windows(model, tokenizer, windows, options)
+    return sinkscope.measure(model, tokenizer, text, **options)
 
 
 def _show(report: Any, console: Any) -> None:

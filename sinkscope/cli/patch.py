@@ -105,13 +105,12 @@ def patch(  # noqa: PLR0917 - typer reads a command's options from its arguments
 
         resolved.extend({card.spec: card for card in map(resolve, normalizer or [])}.values())
 
-    def study(model: Any, tokenizer: Any, windows: Any, options: Any) -> Any:
-        from sinkscope.normalizers import Modifier
-        from sinkscope.study.runs import Swaps, compare_windows
+    def study(model: Any, tokenizer: Any, text: Any, **options: Any) -> Any:
+        import sinkscope
 
-        modifier = Modifier(initial=options.initial, **modified) if any_modifier else None
-        swaps = Swaps(normalizers=resolved, modifier=modifier, **chosen)
-        return compare_windows(model, tokenizer, windows, options, swaps=swaps)
+        swaps: Options = chosen | {"normalizers": resolved}
+        swaps["modifier"] = sinkscope.Modifier(initial=options["initial"], **modified) if any_modifier else None
+        return sinkscope.compare(model, tokenizer, text, **swaps, **options)
 
     carry_out(asked, check=check, study=study, show=_show, absent=() if sweep else ("sweep",))
 

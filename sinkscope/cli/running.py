@@ -21,6 +21,9 @@ from sinkscope.progress import Progress
 Options = dict[str, Any]
 """Options by the names that a function of the library has for them."""
 
+Study = Callable[..., Any]
+"""A public function of the library that takes a model, its tokenizer and documents, and gives a report."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -175,14 +178,14 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def carry_out(
     asked: Request,
     check: Callable[[], None],
-    study: Callable[[Any, Any, Any, Any], Any],
+    study: Study,
     show: Callable[[Any, Any], None],
     absent: Collection[str] = (),
 ) -> None:
     """Load, cut, study, write and print.
 
-    `check` refuses what can be refused before a model is loaded; `study(model, tokenizer, windows, options)` gives the
-    report; `show(report, console)` prints it for people; `absent` are tables that the command leaves empty.
+    `check` refuses what can be refused before a model is loaded; `study` is `sinkscope.measure`, or `sinkscope.compare`
+    with its swaps; `show(report, console)` prints the report for people; `absent` are tables that it leaves empty.
     """
     if asked.json and stdout.is_closed():
         raise OutputError("cannot write the results: stdout is closed; open it, or write a file with -o run.json")
@@ -244,11 +247,9 @@ def _check_names(asked: Request) -> None:
             TOKEN_CLASSES[name]
 
 
-def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any], Any], progress: Progress) -> Any:
+def _studied(asked: Request, documents: Any, study: Study, progress: Progress) -> Any:
     """The report; only here is the library needed that takes seconds to import."""
     from sinkscope import models
-    from sinkscope.runs.capacity import longest_window
-    from sinkscope.study.following import follow
 
     loaded = models.load(asked.model, **asked.loading, progress=progress)
     if loaded.tokenizer is None:
@@ -256,22 +257,18 @@ def _studied(asked: Request, documents: Any, study: Callable[[Any, Any, Any, Any
             f"{loaded.origin['name']} comes without a tokenizer: put its files beside the model, "
             "or call sinkscope.measure with input_ids"
         )
-    measuring = asked.measuring | {
-        "origin": loaded.origin,
-        "command": _without_secrets(["sinkscope", *sys.argv[1:]], asked.loading["token"]),
-        "progress": progress,
-    }
-
-    def cut(plan: Any) -> Any:
-        progress("cutting the text into windows", 0, None)
-        return texts.windows(asked, loaded, documents, plan)
-
-    def run(windows: Any, options: Any) -> Any:
-        progress("checking that attention can be seen", 0, None)
-        return study(loaded.model, loaded.tokenizer, windows, options)
-
-    given = asked.given | ({"longest": longest_window(loaded.model)} if asked.given["seq_len"] is None else {})
-    return follow(asked.protocols, given, cut, run, measuring)
+    return study(
+        loaded.model,
+        loaded.tokenizer,
+        None if asked.synthetic is not None else documents,
+        synthetic=asked.synthetic,
+        protocol=asked.protocols,
+        **{name: value for name, value in asked.given.items() if name not in {"queries", "synthetic"}},
+        **asked.measuring,
+        origin=loaded.origin,
+        command=_without_secrets(["sinkscope", *sys.argv[1:]], asked.loading["token"]),
+        progress=progress,
+    )
 
 
 def _without_secrets(words: list[str], token: str | None) -> list[str]:

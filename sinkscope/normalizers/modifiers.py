@@ -29,16 +29,18 @@ class Modifier:
     * `window` hides all but the last that many keys, the query's own included; with `keep_sinks` the first `initial`
       keys stay visible: the pattern of StreamingLLM (arXiv 2309.17453), without its new positions.
     * `alibi` lowers scores linearly with distance, by each head's slope.
+
+    An `initial` of None is as many keys as the run that compares with it calls initial.
     """
 
-    initial: int = 4
+    initial: int | None = 4
     sink_bias: float | None = None
     window: int | None = None
     keep_sinks: bool = False
     alibi: bool = False
 
     def __post_init__(self) -> None:
-        if self.initial < 1:
+        if self.initial is not None and self.initial < 1:
             raise ValueError(f"expected initial >= 1, got {self.initial}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"expected window >= 1, got {self.window}")
@@ -74,6 +76,8 @@ class Modifier:
         keys = torch.arange(scores.shape[-1], device=scores.device)
         position = torch.where(visible, keys, -1).amax(dim=-1, keepdim=True)
         distance = position - keys
+        if self.initial is None:
+            raise ValueError("expected a number of initial keys, got None, which means that of a run")
         sinks = (keys - first.to(keys.device)[:, None] < self.initial)[:, None, None]
         if self.alibi:
             slope = slopes(scores.shape[1]).to(scores)[:, None, None]

@@ -74,7 +74,7 @@ class Swaps:
 
 def measure_windows(model: PreTrainedModel, tokenizer: Any, windows: corpus.Windows, options: Options) -> Report:
     """Measure a model on windows of tokens that are already cut."""
-    shown = _shown(model, windows)
+    shown = _shown(model, windows, options)
     setting, batches = _prepared(model, tokenizer, windows, options, shown=shown, path=Path(options.attention))
 
     def attempt(size: int) -> Report:
@@ -89,7 +89,9 @@ def compare_windows(
     model: PreTrainedModel, tokenizer: Any, windows: corpus.Windows, options: Options, *, swaps: Swaps
 ) -> Report:
     """Compare normalizers on windows of tokens that are already cut."""
-    shown = _shown(model, windows)
+    if swaps.modifier is not None and swaps.modifier.initial is None:
+        swaps = replace(swaps, modifier=replace(swaps.modifier, initial=options.initial))
+    shown = _shown(model, windows, options)
     contenders = swaps.contenders(shown.sites)
     for contender in contenders:
         check_anchored(model, shown, contender.plan)
@@ -108,7 +110,8 @@ def compare_windows(
     return _in_memory(attempt, model, windows, 1 if shown.alone else options.batch_size)
 
 
-def _shown(model: PreTrainedModel, windows: corpus.Windows) -> Handshake:
+def _shown(model: PreTrainedModel, windows: corpus.Windows, options: Options) -> Handshake:
+    options.progress("checking that attention can be seen", 0, None)
     check_fit(model, windows.ids, windows.keep)
     longest = int(windows.keep.sum(dim=1).argmax())
     return handshake(model, windows.ids[longest][windows.keep[longest]][None])

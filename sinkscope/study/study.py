@@ -14,6 +14,7 @@ from sinkscope import arguments
 from sinkscope.hooks.forward import embedding
 from sinkscope.hooks.patch import Head
 from sinkscope.normalizers import Modifier
+from sinkscope.progress import Progress, silent
 from sinkscope.protocols import Asked, Settled
 from sinkscope.report import Report
 from sinkscope.runs.capacity import longest_window
@@ -21,6 +22,8 @@ from sinkscope.runs.options import Options
 from sinkscope.study.following import follow
 from sinkscope.study.runs import Swaps, Weighing, compare_windows, measure_windows
 from sinkscope.text import corpus
+from sinkscope.text.documents import Document, Rows
+from sinkscope.text.reading import read
 from sinkscope.text.synthetic import synthetic as synthetic_windows
 
 
@@ -29,13 +32,14 @@ class _Source:
     """What is measured on: a text, token ids, or synthetic tokens."""
 
     tokenizer: Any
-    text: str | Sequence[str] | None
+    text: str | Sequence[str | Document | Rows] | None
     ids: Tensor | None
     mask: Tensor | None
     synthetic: str | None
     seed: int
     model: PreTrainedModel
     chat: bool
+    progress: Progress
 
     def __post_init__(self) -> None:
         given = {"text": self.text, "input_ids": self.ids, "synthetic": self.synthetic}
@@ -53,6 +57,7 @@ class _Source:
         """The windows that a protocol asks for."""
         if self.ids is not None:
             return corpus.from_ids(self.ids, self.mask)
+        self.progress("cutting the text into windows", 0, None)
         if self.synthetic is not None:
             return synthetic_windows(
                 self.tokenizer,
@@ -63,13 +68,13 @@ class _Source:
                 seed=self.seed,
                 embedded=len(embedding(self.model)),
             )
-        documents = corpus.read_documents([]) if self.text is None else _documents(self.text, plan)
+        documents = read() if self.text is None else _documents(self.text, plan)
         return corpus.windows(
             self.tokenizer,
             documents,
             seq_len=plan.seq_len,
             count=plan.count,
-            explicit=plan.explicit and plan.protocol.published,
+            explicit=plan.explicit,
             bos=plan.bos,
             chat=self.chat,
         )
@@ -125,13 +130,14 @@ class _Inputs:
         )
         source = _Source(
             tokenizer=tokenizer,
-            text=arguments.texts(self.text),
+            text=_texts(self.text),
             ids=arguments.token_ids(self.ids),
             mask=arguments.attention_mask(self.mask),
             synthetic=self.synthetic,
             seed=options.get("seed", 0),
             model=model,
             chat=self.chat,
+            progress=options.get("progress", silent),
         )
         return source, source.given(seq_len, windows, self.bos, options)
 
@@ -148,7 +154,7 @@ def _known(function: Callable[..., Report]) -> set[str]:
 def measure(
     model: PreTrainedModel,
     tokenizer: Any = None,
-    text: str | Sequence[str] | None = None,
+    text: str | Document | Rows | Sequence[str | Document | Rows] | None = None,
     *,
     input_ids: Int[Tensor, "batch position"] | None = None,
     attention_mask: Tensor | None = None,
@@ -162,9 +168,10 @@ def measure(
 ) -> Report:
     """Measure where each head's attention goes.
 
-    Text is cut into `windows` windows of `seq_len` tokens, 4 of 512 unless they are given, or as many as there are;
-    "all" asks for these. Several texts are several documents. With `chat`, each is a user turn
-    in the tokenizer's chat template. No text at all means the built-in sample, and `synthetic` windows of `random`
+    Text is cut into `windows` windows of `seq_len` tokens: by default 4 of 512, or as many as there are. "all" asks for
+    all there are; fewer than a number that is given are an error. Several texts are several documents, and
+    `sinkscope.read` gives those of files, tables and datasets. With `chat`, each is a user turn in the tokenizer's chat
+    template. No text at all means the built-in sample, and `synthetic` windows of `random`
     tokens, or of one token that is to `repeat`. With `input_ids`, each row is one window, padded on either side where
     `attention_mask` is 0, and no tokenizer is needed; classes that depend on text are then undefined.
 
@@ -184,7 +191,7 @@ def measure(
 def compare(
     model: PreTrainedModel,
     tokenizer: Any = None,
-    text: str | Sequence[str] | None = None,
+    text: str | Document | Rows | Sequence[str | Document | Rows] | None = None,
     *,
     normalizers: Sequence[Weighing] = (),
     modifier: Modifier | None = None,
@@ -223,8 +230,22 @@ def compare(
     return follow(protocol, given, source.cut, partial(compare_windows, model, tokenizer, swaps=swaps), options)
 
 
-def _documents(text: str | Sequence[str], plan: Settled) -> list[corpus.Document]:
+def _texts(text: Any) -> str | list[str | Document | Rows] | None:
+    """Texts as they were given, once it is clear that they are texts or documents that were read."""
+    if isinstance(text, Document | Rows):
+        return [text]
+    if isinstance(text, list | tuple) and any(isinstance(each, Document | Rows) for each in text):
+        arguments.texts([each for each in text if not isinstance(each, Document | Rows)] or "")
+        return list(text)
+    found = arguments.texts(text)
+    return [*found] if isinstance(found, list) else found
+
+
+def _documents(text: str | Sequence[str | Document | Rows], plan: Settled) -> list[Document | Rows]:
     """The texts, each of its own length if it is shorter than a window; a paper's samples all have one length."""
     texts = [text] if isinstance(text, str) else list(text)
     how = {"prompt": True} if not plan.protocol.published else {"many": len(texts) > 1}
-    return [corpus.Document(name=f"text {index}", text=each, **how) for index, each in enumerate(texts, start=1)]
+    return [
+        Document(name=f"text {index}", text=each, **how) if isinstance(each, str) else each
+        for index, each in enumerate(texts, start=1)
+    ]

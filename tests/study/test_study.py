@@ -76,11 +76,16 @@ def test_ids_with_a_tokenizer_have_all_classes(model, tokenizer):
     assert report.heads.filter(like="_se").isna().all(axis=None)
 
 
-@pytest.mark.parametrize(("windows", "count"), [(2, 2), (None, 4), ("all", 8), (99, 8)])
+@pytest.mark.parametrize(("windows", "count"), [(2, 2), (None, 4), ("all", 8), (8, 8)])
 def test_windows_are_as_many_as_asked_for_or_all(model, tokenizer, windows, count):
     report = sinkscope.measure(model, tokenizer, TEXT, seq_len=40, windows=windows)
     assert report.tokens["window"].nunique() == count
     assert report.metadata["text"]["windows"] == count
+
+
+def test_fewer_windows_than_asked_for_are_an_error(model, tokenizer):
+    with pytest.raises(TextError, match="gives 8 windows of 40 tokens, fewer than the 9 asked for"):
+        sinkscope.measure(model, tokenizer, TEXT, seq_len=40, windows=9)
 
 
 def test_several_texts_are_several_documents(model, tokenizer):
