@@ -27,7 +27,7 @@ HEAD = """\
 
 One attention layer of SmolLM2-135M's shape, {length:,} tokens, random vectors, every normalizer of the catalog with its
 default settings and some with others: the layer's output, medians of {repeats} interleaved turns. *dense* is the path
-that takes any normalizer, ÷ softmax on it; *fast* is the path of softmax in disguise, where it serves, ÷ the layer's
+that takes any normalizer, ÷ softmax on it; *fast* is the path of softmax and its forms, where it serves, ÷ the layer's
 own attention.
 """
 

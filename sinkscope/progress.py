@@ -5,9 +5,9 @@ from collections.abc import Callable
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total): a short name of what is going on, and how far it is.
 
-A total of None means that nobody can know. The same stage is reported again and again with a growing `done`.
+A total of None is unknown. The same stage is reported again and again with a growing `done`.
 """
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
-    """Tell nobody."""
+    """Progress that is shown nowhere."""

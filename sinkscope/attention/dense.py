@@ -24,7 +24,7 @@ BLOCK_ENTRIES = 1 << 21
 """Weights in one block: 8 MiB of fp32, so that a block's many passes stay near the cache."""
 
 MOST_QUERIES = 64
-"""Queries in a block: half of them times as many weights are computed in vain, for they lie in the future."""
+"""Queries in a block: half of them times as many weights are computed in vain, on keys later than the query."""
 
 FULL_WIDTH = 16
 """A matrix product with fewer columns than this takes longer than one with as many."""

@@ -66,7 +66,7 @@ def _bar(console: Console) -> Iterator[progress.Progress]:
 
 @contextmanager
 def _lines(console: Console) -> Iterator[progress.Progress]:
-    """A line for what takes longer than PATIENCE, repeated every EVERY seconds, also when nobody tells anything."""
+    """A line for what takes longer than PATIENCE, repeated every EVERY seconds, also without news."""
     state = _State()
     over = threading.Event()
 

@@ -33,7 +33,7 @@ from sinkscope.hooks.tolerances import TOLERANCES, difference
 from sinkscope.normalizers import Normalizer
 
 TOKENS = 17
-"""A prime, so that nothing that is blocked or grouped can fit by chance."""
+"""A prime, so that no block or group size divides it."""
 
 NOTHING = Swap(
     Normalizer(
@@ -158,7 +158,7 @@ def _swapped(
 
 
 def _look_inside(model: PreTrainedModel, ids: Int[Tensor, "batch position"], native: Tensor, found: Handshake) -> None:
-    """Refuse a model unless what its layers weigh by is, beyond doubt, its causal attention.
+    """Refuse a model unless the weights that were seen are those of its causal attention.
 
     Each module weighs once in a forward, no weight is on the future, and weights are those that the model itself
     returns: [batch, head, query, key], in [0, 1], with rows that sum to 1 at most.

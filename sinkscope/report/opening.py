@@ -42,7 +42,7 @@ def _source(text: dict[str, object]) -> str:
         return "a token drawn at random, "
     if "chat" in text:
         return "the chat template's first token, "
-    # Of ids that were given nobody knows whether they are text.
+    # Ids that were given may or may not be those of a text.
     return "ordinary text, " if "bos" in text else ""
 
 

@@ -76,7 +76,7 @@ class Options:
         )
 
     def _activations(self) -> tuple[Activation, ...]:
-        """The figures of hidden states; the dear ones, which tell of collapse, with the gradients."""
+        """The figures of hidden states; those that are expensive (rank and cosine) only with gradients."""
         if not (self.gradients or asks_for_hidden(self.only)):
             return ()
         return tuple(card for card in ACTIVATIONS.values() if self.gradients or not card.optional)

@@ -49,7 +49,7 @@ def _native(tokenizer: Any) -> tuple[int, ...]:
 
 
 def own_bos(tokenizer: Any, begun: Opening) -> tuple[int, ...]:
-    """What a chat template that begins like this leaves to the windows' opening, so that nobody gets BOS twice.
+    """What a chat template that begins like this leaves to the windows' opening, so that no window has BOS twice.
 
     That is the opening itself or, where windows shall have no BOS, the BOS token.
     """

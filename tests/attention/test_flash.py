@@ -163,7 +163,7 @@ def hiding(*pairs, length=20):
 
 
 NOT_SERVED = {
-    "not softmax in disguise": (simple(), Swap(resolve("sparsemax"))),
+    "not softmax with another scale, constant or sink": (simple(), Swap(resolve("sparsemax"))),
     "modified": (simple(), Swap(modifier=Modifier(window=3))),
     "soft-capped": (simple(softcap=2.0), flash.PLAIN),
     "position bias": (simple(bias=torch.zeros(1, 2, 20, 20)), flash.PLAIN),

@@ -278,7 +278,7 @@ def test_weights_grow_no_faster_than_declared(card, row):
 
 @pytest.mark.parametrize("card", [card for card in CARDS if card.form], ids=lambda card: card.name)
 @pytest.mark.parametrize("extra", [0, 1])
-def test_softmax_in_disguise_is_softmax_scaled_and_beside_a_silent_key(card, extra):
+def test_a_form_of_softmax_is_softmax_scaled_and_beside_a_silent_key(card, extra):
     for variant in every_setting(card):
         scores = sample_rows()
         visible = torch.full((60, 1), 12.0 - extra, dtype=torch.float64)

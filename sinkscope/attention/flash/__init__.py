@@ -17,7 +17,7 @@ from sinkscope.attention.call import Call
 from sinkscope.attention.dense import FULL_WIDTH, beside_sink
 from sinkscope.attention.flash import kernel
 from sinkscope.attention.flash.blocks import Rows, block_entries, reduced
-from sinkscope.attention.flash.form import Disguised, disguised
+from sinkscope.attention.flash.form import SoftmaxForm, softmax_form
 from sinkscope.attention.norms import norms
 from sinkscope.attention.question import Question
 from sinkscope.attention.reductions import OF_VECTORS, Reductions
@@ -32,7 +32,7 @@ NO_MAPS = OF_VECTORS | {"lse", "degenerate"}
 
 def serves(call: Call, swap: Swap = PLAIN) -> str | None:
     """None if this path can take the call under that swap; else, in words, why it cannot."""
-    found = disguised(call, swap)
+    found = softmax_form(call, swap)
     return found if isinstance(found, str) else None
 
 
@@ -100,8 +100,8 @@ def one_kernel(call: Call, question: Question) -> bool:
     return plain and question.needs <= NO_MAPS and kernel.has_kernel(call.query.device)
 
 
-def _taken(call: Call, swap: Swap) -> Disguised:
-    found = disguised(call, swap)
+def _taken(call: Call, swap: Swap) -> SoftmaxForm:
+    found = softmax_form(call, swap)
     if isinstance(found, str):
         raise ValueError(  # noqa: TRY004 - it is the call that does not fit, not its type
             f"expected a call that the fast path serves, got one that it does not: {found}"
@@ -113,13 +113,13 @@ def _marks_few(question: Question) -> bool:
     return int(question.classes.any(dim=-1).sum(-1).max()) <= FEW
 
 
-def _attended(taken: Disguised, columns: Float[Tensor, "batch key column"] | None = None) -> dict[str, Tensor]:
+def _attended(taken: SoftmaxForm, columns: Float[Tensor, "batch key column"] | None = None) -> dict[str, Tensor]:
     """The output of softmax alone, [batch head query value_width], its log-sum-exp, and Σw over columns, in fp32."""
     return _together(taken, [(part, _attended_part(taken, part, columns)) for part in taken.band.parts()])
 
 
 def _attended_part(
-    taken: Disguised, part: Part, columns: Float[Tensor, "batch key column"] | None
+    taken: SoftmaxForm, part: Part, columns: Float[Tensor, "batch key column"] | None
 ) -> dict[str, Tensor]:
     call = taken.call
     key, value = (_cut(each, part, part.keys) for each in (call.key, call.value))
@@ -144,7 +144,7 @@ def _attended_part(
     return found if marked is None else found | {"mass": output[..., width : width + marked.shape[-1]]}
 
 
-def _reduced(taken: Disguised, question: Question, entries: int | None, *, value: bool = False) -> dict[str, Tensor]:
+def _reduced(taken: SoftmaxForm, question: Question, entries: int | None, *, value: bool = False) -> dict[str, Tensor]:
     """Whatever takes a look at every weight, by the names of Reductions' fields."""
     call, query = taken.call, taken.query
     columns = question.classes.float()
@@ -171,7 +171,7 @@ def _cut(tensor: Tensor, part: Part, positions: slice) -> Tensor:
     return rows[:, :, positions]
 
 
-def _together(taken: Disguised, parts: list[tuple[Part, dict[str, Tensor]]]) -> dict[str, Tensor]:
+def _together(taken: SoftmaxForm, parts: list[tuple[Part, dict[str, Tensor]]]) -> dict[str, Tensor]:
     """The parts of a batch as one, with zeros where a query sees nothing or a key is padding; -inf for an LSE."""
     batch, length = taken.call.query.shape[0], taken.call.length
     part, found = parts[0]
@@ -188,7 +188,7 @@ def _together(taken: Disguised, parts: list[tuple[Part, dict[str, Tensor]]]) -> 
 
 
 def _looked_up(
-    taken: Disguised, question: Question, lse: Float[Tensor, "batch head query"]
+    taken: SoftmaxForm, question: Question, lse: Float[Tensor, "batch head query"]
 ) -> Float[Tensor, "batch head query column"]:
     """Σw over each class, from the scores of the few keys that are in any."""
     columns = question.classes
@@ -206,19 +206,19 @@ def _looked_up(
 
 
 def _output(
-    taken: Disguised, output: Float[Tensor, "batch head query value_width"], lse: Float[Tensor, "batch head query"]
+    taken: SoftmaxForm, output: Float[Tensor, "batch head query value_width"], lse: Float[Tensor, "batch head query"]
 ) -> Float[Tensor, "batch query head value_width"]:
     gated = output if taken.silent is None else output * taken.gate(lse)[..., None]
     return gated.transpose(1, 2).to(taken.call.value.dtype).contiguous()
 
 
-def _unscaled_lse(taken: Disguised) -> Float[Tensor, "batch head query"]:
+def _unscaled_lse(taken: SoftmaxForm) -> Float[Tensor, "batch head query"]:
     call = taken.call
     exact = replace(call, query=call.query.float(), key=call.key.float(), value=call.value.float())
     return _attended(replace(taken, call=exact, scale=1.0))["lse"]
 
 
-def _record(taken: Disguised, question: Question, found: dict[str, Tensor], output: Tensor | None) -> Reductions:
+def _record(taken: SoftmaxForm, question: Question, found: dict[str, Tensor], output: Tensor | None) -> Reductions:
     lse, needs = found.pop("lse"), question.needs
     row, sink = taken.gate(lse), taken.sink_mass(lse)
     found |= {"absolute_mass": found["mass"], "row_mass": row, "absolute_row": row}

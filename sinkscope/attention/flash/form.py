@@ -1,4 +1,4 @@
-"""A call as softmax in disguise: what scales its scores, and what beside its keys takes a share of each row."""
+"""A call as a form of softmax: what scales its scores, and what beside its keys takes a share of each row."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from sinkscope.attention.swap import Swap
 
 
 @dataclass(frozen=True, eq=False)
-class Disguised:
+class SoftmaxForm:
     """A call whose weights are exp(scale·z) / (Σ exp(scale·z) + exp(silent)), its mask a band."""
 
     call: Call
@@ -45,11 +45,11 @@ class Disguised:
         return (self.logit - torch.logaddexp(lse, self.silent)).exp().masked_fill(self.keys == 0, 0)
 
 
-def disguised(call: Call, swap: Swap) -> Disguised | str:
+def softmax_form(call: Call, swap: Swap) -> SoftmaxForm | str:
     """The call under a swap as this path takes it; else, in words, why it cannot."""
     form = swap.normalizer.form
     if form is None or swap.normalizer.degenerate is not None:
-        return f"{swap.normalizer.name} is not softmax in disguise"
+        return f"{swap.normalizer.name} is not softmax with another scale, constant or sink"
     found = _reason(call, swap) or band(call)
     if isinstance(found, str):
         return found
@@ -65,9 +65,9 @@ def disguised(call: Call, swap: Swap) -> Disguised | str:
             scale = torch.where(chosen, scale, 1.0)
         silent = None if silent is None else torch.where(chosen, silent, -torch.inf)
     if call.sink is None:
-        return Disguised(call, found, keys, scale, silent)
+        return SoftmaxForm(call, found, keys, scale, silent)
     logit = call.sink.float() * scale
-    return Disguised(call, found, keys, scale, logit if silent is None else torch.logaddexp(silent, logit), logit)
+    return SoftmaxForm(call, found, keys, scale, logit if silent is None else torch.logaddexp(silent, logit), logit)
 
 
 def _reason(call: Call, swap: Swap) -> str | None:

@@ -20,7 +20,7 @@ from sinkscope.text.documents.sources import bytes_of, file, stdin
 __all__ = ["Document", "Excerpt", "Reading", "Rows", "notes", "read_documents", "shown"]
 
 COLUMN = "text"
-"""Where a row's text stands when nobody says."""
+"""The column of a table that holds the text, by default."""
 
 
 @dataclass(frozen=True)
